@@ -1,0 +1,1 @@
+"""How data is made: heuristic behaviours and trained collectors. Not algorithms."""

@@ -1,0 +1,1 @@
+"""Data: the Dataset, its Spec, and everything that turns outside data into one."""

@@ -1,0 +1,100 @@
+"""Spec: what is known of a task before training, and saved with every agent. Hashable, so compiled code can
+be keyed by it, and plain JSON on disk.
+"""
+
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from qdfm.data import actions
+from qdfm.data.actions import ActionSpace
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Fitted once on the data, applied everywhere, undone at the border. Empty tuples mean: leave as it is.
+
+    Observations become (x − mean) / std. Rewards are divided by one positive scale per objective; they are never
+    shifted, because a shift changes which policy is best in episodes of different length.
+    """
+
+    observation_mean: tuple[float, ...] = ()
+    observation_std: tuple[float, ...] = ()
+    reward_scale: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Shapes of one task. For a team, `observation_shape` is `[agents, ...]` and the tokens are the agents."""
+
+    observation_shape: tuple[int, ...]
+    actions: ActionSpace
+    observation_dtype: str = "float32"
+    objectives: int = 1
+    agents: int = 1
+    state_shape: tuple[int, ...] | None = None
+    normalisation: Normalisation = field(default_factory=Normalisation)
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """K_d for each token d."""
+        return self.actions.choices
+
+    @property
+    def tokens(self) -> int:
+        """D, the number of tokens of an action."""
+        return len(self.choices)
+
+    @property
+    def num_choices(self) -> int:
+        """K, the largest number of choices of a token; smaller tokens are padded with illegal choices."""
+        return max(self.choices)
+
+    @property
+    def num_joint(self) -> int:
+        """The number of joint actions, padding included: K ** D (a Python integer, however large)."""
+        return self.num_choices**self.tokens
+
+    @cached_property
+    def legal(self) -> np.ndarray:
+        """The choices that exist at all, `[D, K]`."""
+        return np.arange(self.num_choices) < np.asarray(self.choices)[:, None]
+
+    def normalise_observation(self, x: Any) -> Any:
+        """Raw observations `[..., *shape]` as the networks see them; works on NumPy and JAX arrays."""
+        norm = self.normalisation
+        if not norm.observation_mean:
+            return x
+        mean = np.asarray(norm.observation_mean, np.float32).reshape(self.observation_shape)
+        return (x - mean) / np.asarray(norm.observation_std, np.float32).reshape(self.observation_shape)
+
+    def normalise_reward(self, reward: Any) -> Any:
+        """Raw rewards `[..., objectives]` as the critics see them."""
+        scale = self.normalisation.reward_scale
+        return reward / np.asarray(scale, np.float32) if scale else reward
+
+    def restore_value(self, value: Any) -> Any:
+        """A critic's values `[..., objectives]` back in the units of the raw reward."""
+        scale = self.normalisation.reward_scale
+        return value * np.asarray(scale, np.float32) if scale else value
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain dictionary from which `from_json` rebuilds the spec."""
+        return {**asdict(self), "actions": actions.to_json(self.actions)}
+
+    @classmethod
+    def from_json(cls, fields: dict[str, Any]) -> "Spec":
+        """The spec that `to_json` wrote down."""
+        norm = Normalisation(**{k: tuple(v) for k, v in fields["normalisation"].items()})
+        state = fields["state_shape"]
+        return cls(
+            **{
+                **fields,
+                "observation_shape": tuple(fields["observation_shape"]),
+                "actions": actions.from_json(fields["actions"]),
+                "state_shape": None if state is None else tuple(state),
+                "normalisation": norm,
+            }
+        )

@@ -1,0 +1,1 @@
+"""Environments: pure JAX ones of our own, and the adapter between them, agents and Gymnasium."""

@@ -1,0 +1,45 @@
+"""The contract of a built-in environment: pure functions of one state, to be vmapped and scanned by the caller."""
+
+from typing import Any, NamedTuple, Protocol
+
+import jax
+
+from qdfm.data.spec import Spec
+
+
+class Step(NamedTuple):
+    """What one step gives back. The caller counts the steps and truncates at the horizon."""
+
+    state: Any
+    reward: jax.Array  # [objectives]
+    terminated: jax.Array  # bool
+
+
+class JaxEnv(Protocol):
+    """An environment without hidden state. `state` is any pytree of arrays."""
+
+    @property
+    def spec(self) -> Spec:
+        """Shapes of observations and actions."""
+        ...
+
+    @property
+    def horizon(self) -> int:
+        """Steps after which an episode is truncated."""
+        ...
+
+    def reset(self, key: jax.Array) -> Any:
+        """A first state."""
+        ...
+
+    def step(self, state: Any, action: jax.Array, key: jax.Array) -> Step:
+        """The effect of action tokens `[D]`."""
+        ...
+
+    def observation(self, state: Any) -> jax.Array:
+        """What the agent sees, `[*observation_shape]`."""
+        ...
+
+    def mask(self, state: Any) -> jax.Array:
+        """Which choices are legal, `[D, K]`."""
+        ...
