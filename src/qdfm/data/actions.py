@@ -1,7 +1,7 @@
 """Action spaces as tokens: every action is a vector of D categorical tokens, token d with K_d choices.
 
-`encode` turns a user's actions into tokens `[n, D]`, `decode` turns tokens back. Both work on NumPy arrays at the
-border of the library; inside it only tokens exist. A new kind of action is one more class in `KINDS`.
+`encode` turns a user's actions into tokens `[n, D]`, `decode` turns tokens back. Both work on NumPy arrays at
+the border of the library; inside it only tokens exist. A new kind of action is one more class in `KINDS`.
 """
 
 from dataclasses import asdict, dataclass
@@ -65,18 +65,19 @@ def to_json(space: ActionSpace) -> dict[str, Any]:
 
 def from_json(fields: dict[str, Any]) -> ActionSpace:
     """The space that `to_json` wrote down."""
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items() if k != "kind"}
-    return KINDS[fields["kind"]](**values)
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+    return KINDS[values.pop("kind")](**values)
 
 
 def integral(actions: np.ndarray) -> np.ndarray:
     """Actions as int32; a value that is no whole number is refused by its row."""
     array = np.asarray(actions)
-    if array.dtype.kind in "iu":
-        return array.astype(np.int32)
-    if array.dtype.kind not in "fb":
+    if array.dtype.kind not in "iufb":
         raise QDFMError(f"action has type {array.dtype}; give whole numbers from 0.")
-    bad = np.flatnonzero(~(np.isfinite(array) & (array == np.round(array))).reshape(len(array), -1).all(1))
+    limit = np.iinfo(np.int32).max
+    # Comparisons with NaN are false, so that NaN is bad here without a test of its own.
+    good = (array == np.round(array)) & (array >= -limit) & (array <= limit)
+    bad = np.flatnonzero(~good.all(axis=tuple(range(1, array.ndim))))
     if bad.size:
         raise QDFMError(
             f"action is not a whole number in row {bad[0]}; give whole numbers from 0, or discretise first."

@@ -16,8 +16,8 @@ from qdfm.data.actions import ActionSpace
 class Normalisation:
     """Fitted once on the data, applied everywhere, undone at the border. Empty tuples mean: leave as it is.
 
-    Observations become (x − mean) / std. Rewards are divided by one positive scale per objective; they are never
-    shifted, because a shift changes which policy is best in episodes of different length.
+    Observations become (x − mean) / std. Rewards are divided by one positive scale per objective; they are
+    never shifted, because a shift changes which policy is best in episodes of different length.
     """
 
     observation_mean: tuple[float, ...] = ()
@@ -27,7 +27,7 @@ class Normalisation:
 
 @dataclass(frozen=True)
 class Spec:
-    """Shapes of one task. For a team, `observation_shape` is `[agents, ...]` and the tokens are the agents."""
+    """Shapes of a task. In a team `observation_shape` is `[agents, ...]` and the tokens are the agents."""
 
     observation_shape: tuple[int, ...]
     actions: ActionSpace

@@ -1,0 +1,164 @@
+"""Agent: the thin thing people hold. A fitted policy with its config and spec; NumPy in, NumPy out."""
+
+import dataclasses
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from qdfm import checkpoint
+from qdfm.algorithms import ALGORITHMS, Config
+from qdfm.algorithms.base import Algorithm
+from qdfm.data.dataset import check_preference
+from qdfm.data.spec import Spec
+from qdfm.errors import QDFMError, unknown
+
+
+class Compiled(NamedTuple):
+    """An algorithm's acting functions on raw observations, compiled once per config and spec."""
+
+    algorithm: Algorithm
+    act: Any
+    probs: Any
+
+
+@lru_cache(maxsize=64)
+def compiled(config: Config, spec: Spec) -> Compiled:
+    """The functions that all agents of one config and spec share."""
+    algorithm = config.build(spec)
+
+    def act(policy: Any, noise: Any, observation: Any, preference: Any, mask: Any, carry: Any, greedy: bool) -> Any:
+        return algorithm.act(
+            policy, noise, spec.normalise_observation(observation), preference, mask, carry, greedy=greedy
+        )
+
+    def probs(policy: Any, observation: Any, preference: Any, mask: Any) -> Any:
+        assert algorithm.probs is not None
+        return algorithm.probs(policy, spec.normalise_observation(observation), preference, mask)
+
+    return Compiled(algorithm, jax.jit(act, static_argnames="greedy"), jax.jit(probs))
+
+
+class Agent:
+    """A fitted policy. Takes one observation or a batch; without a seed, repeated calls differ."""
+
+    def __init__(self, config: Config, spec: Spec, policy: Any, seed: int = 0):
+        self.config, self.spec, self.policy = config, spec, jax.device_put(policy)
+        self.compiled = compiled(config, spec)
+        self._generator = np.random.default_rng(seed)
+        self._single = np.ones(1, np.float32)
+
+    def act(
+        self,
+        observation: Any,
+        preference: Any = None,
+        mask: Any = None,
+        greedy: bool = False,
+        seed: int | None = None,
+    ) -> np.ndarray:
+        """Actions for one observation or a batch, in the form the data had them.
+
+        `mask` marks the legal choices, `greedy` takes the most likely action. An integer `seed` reproduces the draw;
+        without one the agent's own generator moves on.
+        """
+        x, one = self._observation(observation)
+        rows = len(x)
+        generator = self._generator if seed is None else np.random.default_rng(seed)
+        noise = generator.random((rows, self.compiled.algorithm.noise), np.float32)
+        tokens, _ = self.compiled.act(
+            self.policy, noise, x, self._preference(preference, rows), self._mask(mask, rows), None, greedy=greedy
+        )
+        actions = self.spec.actions.decode(np.asarray(tokens))
+        return actions[0] if one else actions
+
+    def action_probabilities(self, observation: Any, preference: Any = None, mask: Any = None) -> np.ndarray:
+        """Exact probabilities of all actions: `[K]` or `[B, K]`; one axis per part for a decision of several."""
+        if self.compiled.algorithm.probs is None:
+            raise QDFMError(f"{self.config.name} has no exact action probabilities; draw samples with act instead.")
+        x, one = self._observation(observation)
+        rows = len(x)
+        p = np.asarray(
+            self.compiled.probs(self.policy, x, self._preference(preference, rows), self._mask(mask, rows))
+        )
+        return p[0] if one else p
+
+    def log_prob(self, observation: Any, action: Any, preference: Any = None, mask: Any = None) -> np.ndarray:
+        """The logarithm of the probability of one action, or of one per row of a batch."""
+        _, one = self._observation(observation)
+        p = self.action_probabilities(observation, preference, mask)
+        p = p[None] if one else p
+        tokens = self.spec.actions.encode(np.asarray(action)[None] if one else np.asarray(action))
+        if len(tokens) != len(p) or (tokens < 0).any() or (tokens >= np.asarray(self.spec.choices)).any():
+            raise QDFMError(f"The action {action} does not fit {len(p)} row(s) of {self.spec.actions}.")
+        with np.errstate(divide="ignore"):
+            log = np.log(p[(np.arange(len(p)), *tokens.T)])
+        return log[0] if one else log
+
+    def eval(self, obs: Any, w: Any) -> np.ndarray:
+        """The greedy action under preference w, as the evaluators of multi-objective libraries call it."""
+        return self.act(obs, preference=w, greedy=True)
+
+    def save(self, path: str | Path) -> None:
+        """Write one safetensors file with weights, config and spec."""
+        header = {
+            "algorithm": self.config.name,
+            "config": dataclasses.asdict(self.config),
+            "spec": self.spec.to_json(),
+        }
+        checkpoint.write_tree(path, "agent", self.policy, header)
+
+    def _observation(self, observation: Any) -> tuple[np.ndarray, bool]:
+        x = np.asarray(observation, self.spec.observation_dtype)
+        shape = self.spec.observation_shape
+        one = x.shape == shape
+        if one:
+            x = x[None]
+        elif x.shape[1:] != shape or len(x) == 0:
+            raise QDFMError(f"The observation has shape {x.shape} but this agent was trained on {shape} per row.")
+        if x.dtype.kind == "f" and not np.isfinite(x).all():
+            raise QDFMError("The observation has a NaN or infinite entry; repair it before acting.")
+        return x, one
+
+    def _preference(self, preference: Any, rows: int) -> np.ndarray:
+        objectives = self.spec.objectives
+        if preference is None:
+            if objectives > 1:
+                raise QDFMError(
+                    f"This agent follows a preference over {objectives} objectives; give preference=[...], summing to 1."
+                )
+            return np.broadcast_to(self._single, (rows, 1))
+        return np.broadcast_to(check_preference(preference, objectives), (rows, objectives))
+
+    def _mask(self, mask: Any, rows: int) -> np.ndarray | None:
+        if mask is None:
+            return None
+        array = np.asarray(mask).astype(bool)
+        tokens, k = self.spec.legal.shape
+        if array.size not in (tokens * k, rows * tokens * k):
+            raise QDFMError(f"The mask has shape {array.shape} but needs one flag per choice, ({rows}, {tokens}, {k}).")
+        array = np.broadcast_to(array.reshape(-1, tokens, k), (rows, tokens, k))
+        if not (array & self.spec.legal).any(-1).all():
+            row = int(np.flatnonzero(~(array & self.spec.legal).any(-1).all(-1))[0])
+            raise QDFMError(f"The mask forbids every choice in row {row}; allow at least one.")
+        return array
+
+
+def load(path: str | Path) -> Agent:
+    """Read an agent that `Agent.save` wrote."""
+    header = checkpoint.read_header(path, "agent")
+    try:
+        config_type = ALGORITHMS[header["algorithm"]]
+    except KeyError:
+        raise unknown("algorithm", header["algorithm"], ALGORITHMS) from None
+    config = config_from_json(config_type, header["config"])
+    spec = Spec.from_json(header["spec"])
+    algorithm = compiled(config, spec).algorithm
+    like = jax.eval_shape(lambda: algorithm.policy(algorithm.init(jax.random.key(0))))
+    return Agent(config, spec, checkpoint.read_tree(path, "agent", like))
+
+
+def config_from_json(config_type: type[Config], fields: dict[str, Any]) -> Config:
+    """A config from its JSON form, where tuples have become lists."""
+    return config_type(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})

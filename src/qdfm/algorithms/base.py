@@ -1,0 +1,121 @@
+"""The contract of an algorithm: a few pure functions over pytrees, built by a frozen config dataclass.
+
+Because everything is pure, `qdfm.train` can scan thousands of updates in one compiled call, vmap whole runs over
+seeds, and stop and resume anywhere. Randomness of acting comes in as uniforms, `noise` of them per decision, so that a
+host generator can drive a single decision and a JAX key a whole rollout through the same function.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+
+from qdfm.data.spec import Spec
+from qdfm.errors import QDFMError
+
+if TYPE_CHECKING:
+    from qdfm.agent import Agent
+    from qdfm.data.dataset import Dataset
+
+Metrics = dict[str, jax.Array]
+
+
+class Phase(NamedTuple):
+    """A stretch of training. All functions are pure; none sees how many seeds run beside it."""
+
+    name: str
+    steps: int
+    # (state, dataset, cache, key) -> (state, metrics); metrics holds scalars, "loss" among them
+    update: Callable[[Any, Dataset, Any, jax.Array], tuple[Any, Metrics]]
+    # (state, dataset, key) -> state, once before the phase: frozen copies, fitted scales
+    prepare: Callable[[Any, Dataset, jax.Array], Any] | None = None
+    # (state, dataset, key) -> per-row arrays that depend on frozen parts of the state only, so that they need not
+    # be saved: they are made again when a run resumes
+    cache: Callable[[Any, Dataset, jax.Array], Any] | None = None
+
+
+class Algorithm(NamedTuple):
+    """What a config builds. The structure of the state never changes during training."""
+
+    init: Callable[[jax.Array], Any]  # key -> state
+    phases: tuple[Phase, ...]
+    policy: Callable[[Any], Any]  # state -> the part that acting needs, which is what an agent saves
+    # (policy, noise [B, draws], observation, preference, mask [B, D, K], carry, greedy) -> (tokens [B, D], carry)
+    act: Callable[..., tuple[jax.Array, Any]]
+    noise: int  # uniforms that one decision takes
+    # (policy, observation, preference, mask) -> probabilities [B, K] or [B, K, ..., K]; None where there are none
+    probs: Callable[..., jax.Array] | None
+
+
+@dataclass(frozen=True)
+class Config:
+    """What every algorithm has. Field names ending in `_steps` count gradient steps."""
+
+    batch_size: int = 256
+    """Transitions per gradient step."""
+    learning_rate: float = 3e-4
+    """Adam's step size."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers of every network."""
+    ema: float = 0.995
+    """Decay of the averaged weights that act; 0 acts with the raw weights."""
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+
+    def build(self, spec: Spec) -> Algorithm:
+        """The algorithm for one spec."""
+        raise TypeError(f"{type(self).__name__} does not say how to build itself")
+
+    def resolve(self, spec: Spec) -> Self:
+        """The same config with every choice that was left open filled in for this spec; checks the values."""
+        positive = [f for f in dataclasses.fields(self) if f.name.endswith(("_steps", "_size", "_rate", "hidden"))]
+        for field in positive:
+            value = getattr(self, field.name)
+            if value is None:
+                continue
+            low = 0 if field.name.endswith("_steps") else 1 if field.name.endswith("_size") else 1e-12
+            if min(value if isinstance(value, tuple) else (value,)) < low:
+                raise QDFMError(f"{self.name}: {field.name} is {value}; it must be positive.")
+        if not 0 <= self.ema < 1:
+            raise QDFMError(f"{self.name}: ema is {self.ema}; it must be at least 0 and below 1.")
+        return self
+
+    def scaled(self, factor: float) -> Self:
+        """The same config with every number of steps multiplied, at least one step where there was one."""
+        counts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name.endswith("_steps")}
+        return dataclasses.replace(self, **{k: max(1, round(v * factor)) if v else 0 for k, v in counts.items()})
+
+    def fit(self, dataset: Dataset, seed: int = 0, out: str | Path | None = None, progress: bool = True) -> Agent:
+        """Train on a dataset and return the agent; with `out`, the run's folder is kept there."""
+        from qdfm.train import train
+
+        return train(self, dataset, seeds=(seed,), out=out, progress=progress)[0]
+
+
+def check_choice(config: Config, field: str, known: tuple[str, ...]) -> None:
+    """Refuse a config whose field is none of the known words."""
+    from qdfm.errors import unknown
+
+    if getattr(config, field) not in known:
+        raise unknown(f"{config.name} {field}", str(getattr(config, field)), known)
+
+
+def legal_choices(spec: Spec, mask: jax.Array | None, rows: int) -> jax.Array:
+    """Legal choices `[rows, D, K]`: the mask where there is one, and never a padded choice."""
+    legal = jnp.asarray(spec.legal)[None]
+    return jnp.broadcast_to(legal if mask is None else legal & mask, (rows, *spec.legal.shape))
+
+
+def draw_preference(key: jax.Array, spec: Spec, rows: int) -> jax.Array:
+    """ω ~ Dirichlet(1), uniform on the simplex, `[rows, objectives]`."""
+    if spec.objectives == 1:
+        return jnp.ones((rows, 1))
+    e = jax.random.exponential(key, (rows, spec.objectives))
+    return e / jnp.sum(e, -1, keepdims=True)

@@ -1,0 +1,31 @@
+"""GreedyQ: argmax of the critic over all legal actions, on the same critic as QDFM.
+
+The paper's greedy baseline. Nothing keeps it on the data's support, which is how it finds the trap in `multigoal`.
+"""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from qdfm.algorithms.base import Algorithm
+from qdfm.algorithms.valuebased import ValueConfig, value_algorithm
+from qdfm.data.spec import Spec
+
+
+@dataclass(frozen=True)
+class GreedyQ(ValueConfig):
+    """argmax Q."""
+
+    name = "greedyq"
+    about = "argmax of the critic over all legal actions"
+
+    def build(self, spec: Spec) -> Algorithm:
+        """The algorithm for one spec."""
+        config = self.resolve(spec)
+
+        def log_policy(log_mu: jax.Array, q: jax.Array, beta: jax.Array) -> jax.Array:
+            best = jnp.argmax(jnp.where(jnp.isfinite(log_mu), q, -jnp.inf), -1, keepdims=True)
+            return jnp.where(jnp.arange(q.shape[-1]) == best, 0.0, -jnp.inf)
+
+        return value_algorithm(config, spec, log_policy)

@@ -1,0 +1,48 @@
+"""From values to weights: the Boltzmann tilt μ·exp(βQ)/C, its support, its sharpness (paper: Eq. 2 and Eq. 6).
+
+Candidates are M actions with log-weights `log_mu` `[..., M]` that sum to one: the law μ̂ itself where all actions are
+enumerated, −log M where they were drawn from it. Everything is shift-invariant in Q and computed in logarithms.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import logsumexp
+
+BETA_MAX = 1e6
+
+
+def keep_supported(log_mu: jax.Array, share: float) -> jax.Array:
+    """Drop candidates with less than `share` of the largest probability, and renormalise (dropped: −inf)."""
+    if share <= 0:
+        return log_mu
+    top = jnp.max(log_mu, -1, keepdims=True)
+    return jax.nn.log_softmax(jnp.where(log_mu >= top + jnp.log(share), log_mu, -jnp.inf), -1)
+
+
+def tilt(log_mu: jax.Array, q: jax.Array, beta: jax.Array | float) -> jax.Array:
+    """Weights `[..., M]` proportional to μ·exp(βQ). For drawn candidates: softmax(βQ), the paper's w_j."""
+    return jax.nn.softmax(log_mu + beta * q, -1)
+
+
+def effective_share(log_mu: jax.Array, q: jax.Array, beta: jax.Array | float) -> jax.Array:
+    """Effective sample share (E_μ w)² / E_μ w² of the weights w = exp(βQ): 1 unguided, down to μ(best)."""
+    first = logsumexp(log_mu + beta * q, -1)
+    second = logsumexp(log_mu + 2 * beta * q, -1)
+    return jnp.exp(2 * first - second)
+
+
+def beta_for_share(log_mu: jax.Array, q: jax.Array, target: float) -> jax.Array:
+    """The β at which the mean effective share over the rows falls to `target`; bisection on log β.
+
+    Where even a greedy choice keeps more than the target (one good action everywhere), β ends at BETA_MAX.
+    """
+
+    def halve(_: int, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = bounds
+        middle = (low + high) / 2
+        above = jnp.mean(effective_share(log_mu, q, jnp.exp(middle))) > target
+        return jnp.where(above, middle, low), jnp.where(above, high, middle)
+
+    start = (jnp.asarray(jnp.log(1 / BETA_MAX), q.dtype), jnp.asarray(jnp.log(BETA_MAX), q.dtype))
+    low, high = jax.lax.fori_loop(0, 40, halve, start)
+    return jnp.exp((low + high) / 2)

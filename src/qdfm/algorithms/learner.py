@@ -1,0 +1,32 @@
+"""One network in training: its weights, their running average, and Adam's state.
+
+The average serves as the acting weights of a policy and as the target network of a critic.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+
+class Learner(eqx.Module):
+    """A network, its average and its optimiser state."""
+
+    net: Any
+    average: Any
+    optimiser: optax.OptState
+
+
+def start(net: Any, learning_rate: float) -> Learner:
+    """A fresh learner. The average starts at the network and owns its memory."""
+    return Learner(net, jax.tree.map(jnp.copy, net), optax.adam(learning_rate).init(net))
+
+
+def descend(learner: Learner, gradient: Any, learning_rate: float, decay: float) -> tuple[Learner, jax.Array]:
+    """One Adam step, the average following with `decay`; also the gradient's norm."""
+    change, optimiser = optax.adam(learning_rate).update(gradient, learner.optimiser)
+    net = optax.apply_updates(learner.net, change)
+    average = jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, learner.average, net)
+    return Learner(net, average, optimiser), optax.global_norm(gradient)

@@ -1,0 +1,73 @@
+"""Files that hold a pytree of arrays: safetensors, with everything else as JSON in the header. Nothing in them runs.
+
+A file is written under a temporary name and renamed, so a crash leaves the old one or the new one, never half of one.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from qdfm._version import __version__
+from qdfm.errors import QDFMError
+
+FORMAT_VERSION = 1
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write and rename; an unwritable place gets one sentence."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise QDFMError(f"Cannot write {path} ({error.strerror}); choose a writable place.") from None
+
+
+def write_tree(path: str | Path, kind: str, tree: Any, header: dict[str, Any]) -> None:
+    """Save the arrays of a pytree with a header of plain JSON values."""
+    tensors = {name: np.ascontiguousarray(leaf) for name, leaf in _named(jax.device_get(tree)).items()}
+    meta = {"format": f"qdfm-{kind}", "version": str(FORMAT_VERSION), "qdfm": __version__}
+    write_file(Path(path), save(tensors, {**meta, "header": json.dumps(header)}))
+
+
+def read_header(path: str | Path, kind: str) -> dict[str, Any]:
+    """The header of a file that `write_tree` wrote."""
+    return _open(path, kind)[0]
+
+
+def read_tree(path: str | Path, kind: str, like: Any) -> Any:
+    """The arrays of a file, in the structure of `like` (arrays or shapes)."""
+    _, tensors = _open(path, kind)
+    expected = _named(like)
+    if expected.keys() != tensors.keys() or any(tensors[k].shape != v.shape for k, v in expected.items()):
+        raise QDFMError(f"{path} does not hold the arrays that its header promises; the file was altered.")
+    return jax.tree.unflatten(jax.tree.structure(like), [tensors[name] for name in expected])
+
+
+def _named(tree: Any) -> dict[str, Any]:
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]}
+
+
+def _open(path: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    if not Path(path).is_file():
+        raise QDFMError(f"There is no file {path}; give the path of a saved {kind}.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            meta = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError):
+        raise QDFMError(f"{path} is corrupt or no safetensors file; save the {kind} again.") from None
+    if meta.get("format") != f"qdfm-{kind}":
+        raise QDFMError(f"{path} is not a qdfm {kind} but {meta.get('format', 'another program’s file')}.")
+    if int(meta["version"]) > FORMAT_VERSION:
+        raise QDFMError(f"{path} was written by qdfm {meta['qdfm']}, which is newer than this; upgrade qdfm.")
+    return json.loads(meta["header"]), tensors

@@ -1,0 +1,235 @@
+"""What is in a dataset, and what looks wrong with it: the report behind `qdfm data inspect`."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from rich.bar import Bar
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from qdfm.data.dataset import Dataset
+
+FEW_TRANSITIONS = 1000
+LARGE_REWARD = 1000.0
+DOMINANT = 0.99
+DUPLICATES = 0.5
+# Looking for duplicates sorts the rows; beyond this many bytes that is no longer a matter of a second or two.
+DUPLICATES_LIMIT = 2**27
+SHOWN_CHOICES = 20
+SHOWN_TOKENS = 8
+SHOWN_NAMES = 10
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The distribution of one number; `std` is the sample standard deviation."""
+
+    mean: float
+    std: float
+    min: float
+    lower_quartile: float
+    median: float
+    upper_quartile: float
+    max: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """A dataset in plain numbers."""
+
+    transitions: int
+    episodes: int
+    episode_length: Summary
+    observation_shape: tuple[int, ...]
+    observation_dtype: str
+    choices: tuple[int, ...]  # of each token
+    objectives: int
+    masked: bool
+    terminated: int
+    truncated: int
+    action_counts: tuple[tuple[int, ...], ...]  # [token][choice]
+    returns: tuple[Summary, ...]  # undiscounted, of each objective
+    warnings: tuple[str, ...]
+
+
+def inspect(dataset: Dataset) -> Report:
+    """The report on a dataset."""
+    spec = dataset.spec
+    action = np.asarray(dataset.action)
+    counts = [np.bincount(action[:, d], minlength=k) for d, k in enumerate(spec.choices)]
+    last = _last_rows(dataset)
+    return Report(
+        transitions=len(dataset),
+        episodes=int(last.sum()),
+        episode_length=_summary(np.diff(np.flatnonzero(np.r_[True, last]))),
+        observation_shape=spec.observation_shape,
+        observation_dtype=spec.observation_dtype,
+        choices=spec.choices,
+        objectives=spec.objectives,
+        masked=dataset.mask is not None,
+        terminated=int(np.sum(dataset.terminated)),
+        truncated=int(np.sum(dataset.truncated)),
+        action_counts=tuple(tuple(int(c) for c in count) for count in counts),
+        returns=tuple(_summary(column) for column in dataset.returns().T),
+        warnings=(
+            *_size_warnings(dataset),
+            *_action_warnings(counts),
+            *_observation_warnings(dataset),
+            *_reward_warnings(dataset),
+            *_episode_warnings(dataset, last),
+            *_duplicate_warnings(dataset),
+        ),
+    )
+
+
+def render(report: Report) -> RenderableType:
+    """The report for the terminal."""
+    parts: list[RenderableType] = [_facts(report), Text(), _returns(report)]
+    for token, counts in enumerate(report.action_counts[:SHOWN_TOKENS]):
+        parts += [Text(), _histogram(token, counts, report)]
+    hidden = len(report.action_counts) - SHOWN_TOKENS
+    if hidden > 0:
+        parts.append(Text(f"and {hidden} more tokens", style="dim"))
+    parts.append(Text())
+    parts += [Text(f"⚠ {warning}", style="yellow") for warning in report.warnings]
+    if not report.warnings:
+        parts.append(Text("Nothing looks wrong.", style="green"))
+    return Group(*parts)
+
+
+def _summary(values: np.ndarray) -> Summary:
+    low, lower, median, upper, high = (float(q) for q in np.quantile(values, (0, 0.25, 0.5, 0.75, 1)))
+    std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return Summary(float(np.mean(values)), std, low, lower, median, upper, high)
+
+
+def _last_rows(dataset: Dataset) -> np.ndarray:
+    episode = np.asarray(dataset.episode)
+    return np.r_[episode[1:] != episode[:-1], True]
+
+
+def _names(indices: np.ndarray) -> str:
+    """Some numbers as text: all of them, or the first few and how many more."""
+    shown = ", ".join(str(i) for i in indices[:SHOWN_NAMES])
+    more = len(indices) - SHOWN_NAMES
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _size_warnings(dataset: Dataset) -> list[str]:
+    n = len(dataset)
+    return [f"There are only {n} transitions; expect an unsteady result."] if n < FEW_TRANSITIONS else []
+
+
+def _action_warnings(counts: list[np.ndarray]) -> list[str]:
+    warnings = []
+    for token, count in enumerate(counts):
+        where = f" of token {token}" if len(counts) > 1 else ""
+        never = np.flatnonzero(count == 0)
+        if never.size:
+            warnings.append(
+                f"Choices{where} never taken: {_names(never)}; nothing can be learnt about them, "
+                "check num_actions."
+            )
+        if len(count) > 1 and count.max() > DOMINANT * count.sum():
+            warnings.append(
+                f"Choice {count.argmax()}{where} is {count.max() / count.sum():.1%} of the data; "
+                "there is little to choose between."
+            )
+    return warnings
+
+
+def _observation_warnings(dataset: Dataset) -> list[str]:
+    observation = np.asarray(dataset.observation)
+    if observation.dtype == np.uint8:  # the border of an image may well be constant
+        return []
+    flat = observation.reshape(len(observation), -1)
+    constant = np.flatnonzero(flat.min(0) == flat.max(0))
+    return [f"Constant observation features: {_names(constant)}; leave them out."] if constant.size else []
+
+
+def _reward_warnings(dataset: Dataset) -> list[str]:
+    reward = np.asarray(dataset.reward)
+    constant = np.flatnonzero(reward.min(0) == reward.max(0))
+    warnings = []
+    if constant.size:
+        warnings.append(f"Constant reward in objectives: {_names(constant)}; check the reward.")
+    large = float(np.abs(reward).max())
+    if large > LARGE_REWARD and not dataset.spec.normalisation.reward_scale:
+        warnings.append(f"Rewards reach {large:g}; scale them with dataset.with_normalisation(reward=True).")
+    return warnings
+
+
+def _episode_warnings(dataset: Dataset, last: np.ndarray) -> list[str]:
+    ended = np.asarray(dataset.terminated) | np.asarray(dataset.truncated)
+    warnings = []
+    open_ends, early = int((last & ~ended).sum()), np.flatnonzero(ended & ~last)
+    if open_ends:
+        warnings.append(f"Episodes that neither terminate nor truncate: {open_ends}; mark their last rows.")
+    if early.size:
+        warnings.append(
+            f"Episodes go on after the rows that end them: {_names(early)}; give each its own episode number."
+        )
+    return warnings
+
+
+def _duplicate_warnings(dataset: Dataset) -> list[str]:
+    n = len(dataset)
+    columns = [dataset.observation, dataset.action, dataset.reward, dataset.next_observation]
+    rows = [np.ascontiguousarray(np.asarray(x).reshape(n, -1)).view(np.uint8) for x in columns]
+    if sum(part.nbytes for part in rows) > DUPLICATES_LIMIT:
+        return []
+    joined = np.concatenate(rows, axis=1)
+    different = len(np.unique(joined.view(np.dtype((np.void, joined.shape[1])))))
+    share = 1 - different / n
+    if share <= DUPLICATES:
+        return []
+    return [f"{share:.0%} of the rows repeat another; in a small world that is normal, else look for copies."]
+
+
+def _facts(report: Report) -> Table:
+    table = Table.grid(padding=(0, 2))
+    length, choices = report.episode_length, report.choices
+    same = len(set(choices)) == 1
+    actions = f"{len(choices)} × {choices[0]}" if same else " + ".join(str(k) for k in choices)
+    for name, value in (
+        ("transitions", f"{report.transitions:,}"),
+        ("episodes", f"{report.episodes:,}"),
+        ("episode length", f"{length.min:g} / {length.mean:.1f} / {length.max:g} (min / mean / max)"),
+        ("observation", f"{report.observation_shape} {report.observation_dtype}"),
+        ("tokens × choices", actions),
+        ("objectives", str(report.objectives)),
+        ("legality masks", "yes" if report.masked else "no"),
+        ("terminated", f"{report.terminated:,}"),
+        ("truncated", f"{report.truncated:,}"),
+    ):
+        table.add_row(Text(name, style="bold"), Text(value))
+    return table
+
+
+def _returns(report: Report) -> Table:
+    heads = ("mean", "std", "min", "25 %", "median", "75 %", "max")
+    table = Table("objective", title="Return per episode", title_justify="left", box=None, pad_edge=False)
+    for head in heads:
+        table.add_column(head, justify="right", no_wrap=True)
+    for objective, r in enumerate(report.returns):
+        numbers = (r.mean, r.std, r.min, r.lower_quartile, r.median, r.upper_quartile, r.max)
+        table.add_row(str(objective), *(f"{x:.3g}" for x in numbers))
+    return table
+
+
+def _histogram(token: int, counts: tuple[int, ...], report: Report) -> Table:
+    """The choices of one token as bars: all in order, or the most frequent ones where there are many."""
+    shown = sorted(range(len(counts)), key=lambda k: -counts[k])[:SHOWN_CHOICES]
+    shown = sorted(shown) if len(counts) <= SHOWN_CHOICES else shown
+    title = "Actions" if len(report.choices) == 1 else f"Actions, token {token}"
+    table = Table("choice", title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("share", justify="right")
+    table.add_column("", width=40)
+    for k in shown:
+        bar = Bar(max(counts), 0, counts[k], color="cyan")
+        table.add_row(str(k), f"{counts[k] / report.transitions:.1%}", bar)
+    hidden = len(counts) - len(shown)
+    if hidden:
+        table.add_row("", "", Text(f"and {hidden} more", style="dim"))
+    return table

@@ -1,0 +1,308 @@
+"""Logs in files: `.parquet` and `.csv` tables with one row per decision, and `.npz` files of arrays.
+
+A table names its columns as it likes (`Columns`). Rows are grouped into episodes and put in time order; where
+the table has no next observation it is the observation of the next row of the episode. The last row of an
+episode that was cut short has no such row: what followed it is not in the log, so it is dropped, and the row
+before it becomes the truncated end. Error messages count the rows of the file from 0, without the header.
+"""
+
+import re
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qdfm.data.dataset import Dataset, number_episodes, read_arrays, saved_header
+from qdfm.errors import QDFMError, unknown
+
+if TYPE_CHECKING:
+    import polars
+
+NumActions = int | tuple[int, ...] | None
+ARRAYS_NEEDED = ("observation", "action", "reward", "next_observation", "terminated")
+ARRAYS_OPTIONAL = ("truncated", "mask", "next_mask", "episode", "preference", "state", "next_state")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The name of each field in a table: X stands for the column X, or else for all columns X_* in order.
+
+    A column may hold numbers or lists of equal length. `episode`, `step`, `terminated` and `truncated` are
+    one column each. Observation, action and reward must be there; the rest may be missing unless renamed.
+    """
+
+    observation: str = "obs"
+    next_observation: str = "next_obs"
+    action: str = "action"
+    reward: str = "reward"
+    episode: str = "episode"
+    step: str = "step"
+    terminated: str = "terminated"
+    truncated: str = "truncated"
+    mask: str = "mask"
+    next_mask: str = "next_mask"
+    preference: str = "preference"
+
+
+def read_table(
+    path: str | Path, columns: Columns | None = None, num_actions: NumActions = None, normalise: bool = True
+) -> Dataset:
+    """The transitions of a `.parquet` or `.csv` log.
+
+    Without an episode column, episodes end where `terminated` or `truncated` is true; without those, the log
+    is one episode. Without `terminated`, an episode ends by terminating unless `truncated` says otherwise.
+    """
+    columns = columns or Columns()
+    frame = _read_frame(Path(path))
+    if frame.height == 0:
+        raise QDFMError(f"{path} has no rows; give at least one transition.")
+    observation = _needed(frame, columns, "observation")
+    action, reward = _needed(frame, columns, "action"), _needed(frame, columns, "reward")
+    next_observation = _field(frame, columns, "next_observation")
+    mask, next_mask = _field(frame, columns, "mask"), _field(frame, columns, "next_mask")
+
+    terminated, truncated = _flag(frame, columns, "terminated"), _flag(frame, columns, "truncated")
+    cut = np.zeros(frame.height, bool) if truncated is None else truncated
+    ended = cut if terminated is None else cut | terminated
+    number, _ = number_episodes(_identity(frame, columns), ended)
+    order = _time_order(number, _step(frame, columns))
+    last = np.zeros(frame.height, bool)
+    last[order[np.r_[number[order][1:] != number[order][:-1], True]]] = True
+    terminated = last & ~cut if terminated is None else terminated
+    _refuse_going_on(columns, terminated | cut, last)
+
+    # A last row stands in for its own successor: where that is wrong the row is dropped below.
+    following = np.arange(frame.height)
+    following[order[:-1]] = np.where(last[order[:-1]], order[:-1], order[1:])
+    shifted = next_observation is None or (mask is not None and next_mask is None)
+    unknown_end = last & ~terminated & shifted
+    kept = order[~unknown_end[order]]
+    if kept.size == 0:
+        raise QDFMError(
+            f"{path} has no row whose next observation is known; add {columns.next_observation} columns "
+            f"or a {columns.terminated} column."
+        )
+    # A row whose successor is dropped is where the recording now ends.
+    cut = cut | (unknown_end[following] & ~last)
+
+    # In file order and with every row, so that errors name rows of the file.
+    everything = Dataset.from_arrays(
+        observation=observation,
+        action=action,
+        reward=reward,
+        next_observation=observation[following] if next_observation is None else next_observation,
+        terminated=terminated,
+        truncated=cut,
+        mask=mask,
+        next_mask=mask[following] if mask is not None and next_mask is None else next_mask,
+        preference=_field(frame, columns, "preference"),
+        num_actions=num_actions,
+        normalise=False,
+    )
+    data = everything[kept]
+    data = replace(data, episode=np.unique(number[kept], return_inverse=True)[1].astype(np.int32))
+    return data.with_normalisation() if normalise else data
+
+
+def read_npz(path: str | Path, num_actions: NumActions = None, normalise: bool = True) -> Dataset:
+    """What `Dataset.save` wrote, just as it was; or arrays under the names of `Dataset.from_arrays`."""
+    arrays: dict[str, Any] = read_arrays(path)
+    if saved_header(arrays) is not None:
+        if num_actions is not None:
+            raise QDFMError(f"{path} was written by Dataset.save with its actions; leave out num_actions.")
+        return Dataset.load(path)
+    for name in arrays:
+        if name not in ARRAYS_NEEDED + ARRAYS_OPTIONAL:
+            raise unknown(f"array in {path}", name, ARRAYS_NEEDED + ARRAYS_OPTIONAL)
+    missing = [name for name in ARRAYS_NEEDED if name not in arrays]
+    if missing:
+        raise QDFMError(f"{path} lacks {', '.join(missing)}; save one array of each name.")
+    return Dataset.from_arrays(**arrays, num_actions=num_actions, normalise=normalise)
+
+
+def _read_frame(path: Path) -> "polars.DataFrame":
+    try:
+        import polars
+    except ImportError:
+        raise QDFMError(f'Reading {path} needs polars; run: pip install "qdfm[tables]"') from None
+    try:
+        if path.suffix.lower() == ".parquet":
+            return polars.read_parquet(path)
+        # Types are inferred from all rows: one odd value late in the file must not become a parser's error.
+        frame = polars.read_csv(path, infer_schema_length=None)
+    except OSError as error:
+        raise QDFMError(f"Cannot read {path} ({error.strerror or 'no such file'}); check the path.") from None
+    except polars.exceptions.NoDataError:
+        raise QDFMError(f"{path} is empty; give at least one transition.") from None
+    except polars.exceptions.PolarsError as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise QDFMError(f"{path} is not a readable {path.suffix} file ({reason}); write it again.") from None
+    for name in frame.columns:
+        if twice := re.fullmatch(r"(.+)_duplicated_\d+", name):  # how polars renames the second of two
+            raise QDFMError(f"{path} has two columns {twice[1]!r}; rename or drop one.")
+    return frame
+
+
+def _natural(name: str) -> list[Any]:
+    """A sorting key by which obs_2 comes before obs_10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def _matching(frame: "polars.DataFrame", columns: Columns, field: str) -> list[str]:
+    name = getattr(columns, field)
+    if name in frame.columns:
+        return [name]
+    # With mask="action_mask", the column action_mask_0 belongs to the mask and not to the action.
+    names = (getattr(columns, f.name) for f in fields(columns))
+    nested = tuple(other for other in names if other.startswith(f"{name}_"))
+    return sorted(
+        (
+            column
+            for column in frame.columns
+            if column.startswith(f"{name}_")
+            and not any(column == other or column.startswith(f"{other}_") for other in nested)
+        ),
+        key=_natural,
+    )
+
+
+def _refuse_renamed(frame: "polars.DataFrame", columns: Columns, field: str) -> None:
+    """A field may have no column, unless the user said which it is."""
+    name = getattr(columns, field)
+    if name != getattr(Columns(), field):
+        raise unknown(f"{field} column", name, frame.columns)
+
+
+def _needed(frame: "polars.DataFrame", columns: Columns, field: str) -> np.ndarray:
+    array = _field(frame, columns, field)
+    if array is None:
+        raise unknown(f"{field} column", getattr(columns, field), frame.columns)
+    return array
+
+
+def _field(frame: "polars.DataFrame", columns: Columns, field: str) -> np.ndarray | None:
+    """A field of one or several columns, `[n]` or `[n, ...]`."""
+    names = _matching(frame, columns, field)
+    if not names:
+        _refuse_renamed(frame, columns, field)
+        return None
+    arrays = [_values(frame[name]) for name in names]
+    # In a column of its own a byte is a small number; only lists of bytes are pixels, which stay as they are.
+    arrays = [a.astype(np.int32) if a.ndim == 1 and a.dtype == np.uint8 else a for a in arrays]
+    if names == [getattr(columns, field)]:
+        return arrays[0]
+    return np.concatenate([array.reshape(frame.height, -1) for array in arrays], axis=1)
+
+
+def _single(frame: "polars.DataFrame", columns: Columns, field: str) -> "polars.Series | None":
+    name = getattr(columns, field)
+    if name not in frame.columns:
+        _refuse_renamed(frame, columns, field)
+        return None
+    return frame[name]
+
+
+def _flag(frame: "polars.DataFrame", columns: Columns, field: str) -> np.ndarray | None:
+    series = _single(frame, columns, field)
+    if series is None:
+        return None
+    values = _values(series)
+    bad = np.flatnonzero(~np.isin(values, (0, 1)))
+    if bad.size:
+        raise QDFMError(f"Column {series.name!r} is neither true nor false in row {bad[0]}; give 0 or 1.")
+    return values.astype(bool)
+
+
+def _identity(frame: "polars.DataFrame", columns: Columns) -> np.ndarray | None:
+    """What tells the episodes apart: numbers, or names such as session ids."""
+    import polars
+
+    series = _single(frame, columns, "episode")
+    if series is None:
+        return None
+    _refuse_null(series, 1)
+    if series.dtype.is_nested():
+        raise QDFMError(f"Column {series.name!r} holds lists; give one episode number per row.")
+    return _values(series) if series.dtype.is_numeric() else series.cast(polars.String).to_numpy()
+
+
+def _step(frame: "polars.DataFrame", columns: Columns) -> np.ndarray | None:
+    series = _single(frame, columns, "step")
+    if series is None:
+        return None
+    return _values(series.to_physical() if series.dtype.is_temporal() else series)
+
+
+def _time_order(number: np.ndarray, step: np.ndarray | None) -> np.ndarray:
+    """The rows episode by episode, in the order of the steps, or of the file where there are none."""
+    if step is None:
+        return np.argsort(number, kind="stable")
+    order = np.lexsort((step, number))
+    first, second = order[:-1], order[1:]
+    twice = np.flatnonzero((number[first] == number[second]) & (step[first] == step[second]))
+    if twice.size:
+        a, b = first[twice[0]], second[twice[0]]
+        raise QDFMError(
+            f"step is {step[a]} in both row {a} and row {b} of one episode; drop one of the rows, or tell "
+            "their episodes apart by an episode column."
+        )
+    return order
+
+
+def _refuse_going_on(columns: Columns, ended: np.ndarray, last: np.ndarray) -> None:
+    early = np.flatnonzero(ended & ~last)
+    if early.size:
+        raise QDFMError(
+            f"The episode of row {early[0]} goes on after that row, which is marked {columns.terminated} or "
+            f"{columns.truncated}; give every episode its own {columns.episode}."
+        )
+
+
+def _refuse_null(series: "polars.Series", per_row: int) -> None:
+    if series.null_count():
+        row = series.is_null().arg_true()[0] // per_row
+        raise QDFMError(f"Column {series.name!r} is empty in row {row}; fill in or drop such rows first.")
+
+
+def _values(series: "polars.Series", per_row: int = 1) -> np.ndarray:
+    """The numbers of a column `[n]` or of its lists `[n, width, ...]`; `per_row` entries are one file row."""
+    import polars
+
+    _refuse_null(series, per_row)
+    if series.dtype.is_nested():
+        return _lists(series, per_row)
+    if series.dtype.is_numeric() or series.dtype == polars.Boolean:
+        values = series.to_numpy()
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            row = np.flatnonzero(~np.isfinite(values))[0] // per_row
+            raise QDFMError(
+                f"Column {series.name!r} is NaN or infinite in row {row}; drop or repair such rows first."
+            )
+        return values
+    text = series.cast(polars.String)
+    numbers = text.cast(polars.Float64, strict=False)
+    odd = (numbers.is_null() | ~numbers.is_finite()).arg_true()
+    place = odd[0] if len(odd) else 0
+    raise QDFMError(
+        f"Column {series.name!r} holds {series.dtype} values, {text[place]!r} in row {place // per_row}; "
+        "give numbers, or leave the column out."
+    )
+
+
+def _lists(series: "polars.Series", per_row: int) -> np.ndarray:
+    import polars
+
+    if isinstance(series.dtype, polars.Struct):
+        raise QDFMError(f"Column {series.name!r} holds records; give one column per entry.")
+    lengths = (series.arr if isinstance(series.dtype, polars.Array) else series.list).len().to_numpy()
+    width = int(lengths[0])
+    ragged = np.flatnonzero(lengths != width)
+    if ragged.size or width == 0:
+        place = int(ragged[0]) if ragged.size else 0
+        raise QDFMError(
+            f"Column {series.name!r} has a list of length {lengths[place]} in row {place // per_row}, and of "
+            f"length {width} in row 0; give lists of one positive length."
+        )
+    entries = _values(series.explode(), per_row * width)
+    return entries.reshape(len(series), width, *entries.shape[1:])

@@ -1,0 +1,314 @@
+"""The one training loop: phases, compiled chunks of `lax.scan`, seeds side by side, metrics, checkpoints, resume.
+
+The key of step k of phase p under a seed is fold_in(fold_in(key(seed), p + 1), k), and chunk borders are fixed, so a
+run that was killed and resumed draws the same numbers in the same compiled program as one that never stopped.
+"""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qdfm import checkpoint
+from qdfm.agent import Agent
+from qdfm.algorithms.base import Config, Metrics, Phase
+from qdfm.data.dataset import Dataset
+from qdfm.data.spec import Spec
+from qdfm.errors import Diverged, QDFMError
+from qdfm.progress import Progress, open_progress
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is run, as opposed to what it learns."""
+
+    chunk: int = 500
+    """Gradient steps per compiled call; metrics and checkpoints fall on its borders."""
+    checkpoint_seconds: float = 15.0
+    """A checkpoint is written at the first chunk border after this many seconds, and at the end of each phase."""
+    tensorboard: bool = False
+    """Also write TensorBoard event files (extra: tensorboard)."""
+
+
+def train(
+    config: Config,
+    dataset: Dataset,
+    seeds: Sequence[int] = (0,),
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    options: Options = Options(),  # noqa: B008 - frozen
+) -> list[Agent]:
+    """Train one agent per seed, all in one compiled program; with `out`, keep the run's folder there."""
+    if len(set(seeds)) != len(seeds) or not seeds:
+        raise QDFMError(f"The seeds {tuple(seeds)} repeat or are none; give different integers.")
+    config = config.resolve(dataset.spec)
+    algorithm = config.build(dataset.spec)
+    _check_memory(dataset)
+    folder = None if out is None else RunFolder.open(Path(out), config, dataset, tuple(seeds), options, resume)
+    data = jax.device_put(dataset.normalised())
+    keys = jnp.stack([jax.random.key(seed, impl="threefry2x32") for seed in seeds])
+    state = jax.vmap(lambda key: algorithm.init(jax.random.fold_in(key, 0)))(keys)
+    at = Position()
+    if folder is not None:
+        state, at = folder.restore(state)
+    with open_progress(config.name, algorithm.phases, len(seeds), progress) as bar:
+        loop = _Loop(config, dataset.spec, data, keys, tuple(seeds), folder, options, bar)
+        try:
+            for index in range(at.phase, len(algorithm.phases)):
+                state = loop.phase(index, state, at.step if index == at.phase else 0)
+        except KeyboardInterrupt:
+            if folder is not None and loop.last is not None:
+                folder.save(*loop.last)
+                bar.say(f"Interrupted; saved in {folder.path}. Go on with --resume (in Python: resume=True).")
+            raise
+    policies = algorithm.policy(state)
+    agents = [
+        Agent(config, dataset.spec, jax.tree.map(lambda x, i=i: x[i], policies), seed) for i, seed in enumerate(seeds)
+    ]
+    if folder is not None:
+        for agent, seed in zip(agents, seeds, strict=True):
+            agent.save(folder.path / f"agent-{seed}.safetensors")
+    return agents
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands: so many steps of a phase are done."""
+
+    phase: int = 0
+    step: int = 0
+    metrics_bytes: int = 0
+
+
+@lru_cache(maxsize=256)
+def _compiled(config: Config, spec: Spec, index: int) -> tuple[Phase, Any, Any, Any]:
+    """A phase and its compiled prepare, cache and chunk over a leading axis of seeds."""
+    phase = config.build(spec).phases[index]
+
+    def chunk(
+        state: Any, data: Dataset, cache: Any, keys: jax.Array, first: jax.Array, length: int
+    ) -> tuple[Any, Metrics]:
+        def run(state: Any, cache: Any, key: jax.Array) -> tuple[Any, Metrics]:
+            def step(state: Any, k: jax.Array) -> tuple[Any, Metrics]:
+                return phase.update(state, data, cache, jax.random.fold_in(key, k))
+
+            return jax.lax.scan(step, state, first + jnp.arange(length))
+
+        return _over_seeds(run)(state, cache, keys)
+
+    prepare = phase.prepare and jax.jit(lambda s, d, k: _over_seeds(lambda s, k: phase.prepare(s, d, k))(s, k))  # type: ignore[misc]
+    cache = phase.cache and jax.jit(lambda s, d, k: _over_seeds(lambda s, k: phase.cache(s, d, k))(s, k))  # type: ignore[misc]
+    return phase, prepare, cache, jax.jit(chunk, static_argnames="length")
+
+
+def _over_seeds(function: Any) -> Any:
+    """vmap over the leading axis of all arguments; a single seed is run without it, which compiles to less."""
+
+    def mapped(*args: Any) -> Any:
+        if jax.tree.leaves(args)[0].shape[0] > 1:
+            return jax.vmap(function)(*args)
+        return jax.tree.map(lambda x: x[None], function(*jax.tree.map(lambda x: x[0], args)))
+
+    return mapped
+
+
+class _Loop:
+    """The moving parts of one call of `train`."""
+
+    def __init__(
+        self, config: Config, spec: Spec, data: Dataset, keys: jax.Array, seeds: tuple[int, ...],
+        folder: "RunFolder | None", options: Options, bar: Progress,
+    ):  # fmt: skip
+        self.config, self.spec, self.data, self.keys, self.seeds = config, spec, data, keys, seeds
+        self.folder, self.options, self.bar = folder, options, bar
+        self.saved_at = time.monotonic()
+        self.last: tuple[Any, Position] | None = None  # the last good state that is not on disk yet
+
+    def phase(self, index: int, state: Any, done: int) -> Any:
+        """Run one phase from step `done` to its end."""
+        phase, prepare, cache, chunk = _compiled(self.config, self.spec, index)
+        keys = jax.vmap(lambda k: jax.random.fold_in(k, index + 1))(self.keys)
+        # Steps are numbered from 0; these two keys lie above any of them.
+        prepare_keys = jax.vmap(lambda k: jax.random.fold_in(k, 2**31 - 1))(keys)
+        cache_keys = jax.vmap(lambda k: jax.random.fold_in(k, 2**31 - 2))(keys)
+        self.bar.begin(index, done)
+        if done >= phase.steps:
+            return state
+        if done == 0 and prepare is not None:
+            state = prepare(state, self.data, prepare_keys)
+        cached = None if cache is None else cache(state, self.data, cache_keys)
+        while done < phase.steps:
+            length = min(self.options.chunk, phase.steps - done)
+            began = time.perf_counter()
+            state_new, metrics = chunk(state, self.data, cached, keys, jnp.int32(done), length=length)
+            history = {name: np.asarray(values) for name, values in metrics.items()}  # [seeds, length]
+            self._check_finite(phase, done, history)
+            rate = length / (time.perf_counter() - began)
+            state, done = state_new, done + length
+            means = {name: values.mean(1) for name, values in history.items()}
+            self.bar.advance(index, done, rate, {name: float(v.mean()) for name, v in means.items()})
+            self._record(phase.name, index, done, rate, means, state, done == phase.steps)
+        return state
+
+    def _record(
+        self, name: str, index: int, done: int, rate: float, means: dict[str, np.ndarray], state: Any, ends: bool
+    ) -> None:
+        if self.folder is None:
+            return
+        rows = [
+            {"phase": name, "step": done, "seed": seed, "steps_per_second": round(rate, 1)}
+            | {metric: float(values[i]) for metric, values in means.items()}
+            for i, seed in enumerate(self.seeds)
+        ]
+        size = self.folder.log(rows)
+        self.last = (state, Position(index, done, size))
+        if ends or time.monotonic() - self.saved_at >= self.options.checkpoint_seconds:
+            self.folder.save(*self.last)
+            self.last, self.saved_at = None, time.monotonic()
+
+    def _check_finite(self, phase: Phase, done: int, history: dict[str, np.ndarray]) -> None:
+        bad = {name: ~np.isfinite(values) for name, values in history.items()}
+        if not any(b.any() for b in bad.values()):
+            return
+        step, name = min((int(np.argmax(b.any(0))), name) for name, b in bad.items() if b.any())
+        seed = self.seeds[int(np.argmax(bad[name][:, step]))]
+        largest = max(float(np.abs(np.asarray(self.data.reward)).max()), 0.0)
+        kept = "" if self.folder is None else f" The last good checkpoint is kept in {self.folder.path}."
+        if self.folder is not None and self.last is not None:
+            self.folder.save(*self.last)
+        raise Diverged(
+            f"{name} became non-finite in phase {phase.name}, step {done + step}, seed {seed}; likely causes are a "
+            f"learning rate that is too large ({self.config.learning_rate:g}) or values that are "
+            f"(largest reward {largest:g}): lower the one or normalise the other.{kept}"
+        )
+
+
+class RunFolder:
+    """One run on disk: config.json, metrics.jsonl, state.safetensors, agent-SEED.safetensors."""
+
+    def __init__(self, path: Path, tensorboard: bool):
+        self.path = path
+        self.metrics = path / "metrics.jsonl"
+        self.state = path / "state.safetensors"
+        self.board = _tensorboard(path) if tensorboard else None
+
+    @classmethod
+    def open(
+        cls, path: Path, config: Config, dataset: Dataset, seeds: tuple[int, ...], options: Options, resume: bool
+    ) -> "RunFolder":
+        """A new folder, or the folder of the same run to go on with."""
+        described = {
+            "schema": SCHEMA,
+            "algorithm": config.name,
+            "seeds": list(seeds),
+            "chunk": options.chunk,
+            "config": json.loads(json.dumps(asdict(config))),
+            "spec": json.loads(json.dumps(dataset.spec.to_json())),
+            "data": fingerprint(dataset),
+        }
+        file = path / "config.json"
+        if file.exists():
+            if not resume:
+                raise QDFMError(f"{path} already holds a run; go on with --resume or choose another folder with --out.")
+            _check_same(path, json.loads(file.read_text()), described)
+        elif resume and path.exists() and any(path.iterdir()):
+            raise QDFMError(f"{path} holds no run to resume; choose another folder with --out.")
+        else:
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise QDFMError(f"Cannot create {path} ({error.strerror}); choose a writable folder.") from None
+            checkpoint.write_file(file, json.dumps(described, indent=1).encode())
+        return cls(path, options.tensorboard)
+
+    def log(self, rows: list[dict[str, Any]]) -> int:
+        """Append metrics and return the size of the file."""
+        with open(self.metrics, "a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+            file.flush()
+            size = file.tell()
+        if self.board is not None:
+            for row in rows:
+                for name, value in row.items():
+                    if name not in ("phase", "step", "seed"):
+                        self.board.add_scalar(f"{row['phase']}/{name}/seed{row['seed']}", value, row["step"])
+        return size
+
+    def save(self, state: Any, at: Position) -> None:
+        """Write the checkpoint."""
+        checkpoint.write_tree(self.state, "state", state, asdict(at))
+
+    def restore(self, state: Any) -> tuple[Any, Position]:
+        """The checkpoint where there is one, and drop metrics written after it."""
+        at = Position()
+        if self.state.exists():
+            at = Position(**checkpoint.read_header(self.state, "state"))
+            state = jax.device_put(checkpoint.read_tree(self.state, "state", state))
+        if self.metrics.exists():
+            os.truncate(self.metrics, at.metrics_bytes)
+        return state, at
+
+
+def fingerprint(dataset: Dataset) -> str:
+    """A hash of the arrays, to tell whether a run resumes on the same data."""
+    digest = sha256()
+    for field in fields(dataset):
+        value = getattr(dataset, field.name)
+        if field.name != "spec" and value is not None:
+            digest.update(field.name.encode())
+            digest.update(np.ascontiguousarray(value))
+    return digest.hexdigest()[:16]
+
+
+def _check_same(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    if before.get("schema", 0) > SCHEMA:
+        raise QDFMError(f"{path} was written by a newer qdfm; upgrade qdfm to resume it.")
+    old, new = _flat(before), _flat(now)
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            raise QDFMError(
+                f"{path} was run with {name}={old.get(name)} but is resumed with {name}={new.get(name)}; "
+                "use the same settings or choose another folder with --out."
+            )
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in tree.items():
+        out |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return out
+
+
+def _check_memory(dataset: Dataset) -> None:
+    """A dataset that cannot fit on the device is refused before it is placed there."""
+    stats = jax.devices()[0].memory_stats() or {}
+    if "bytes_limit" in stats:
+        free = stats["bytes_limit"] - stats.get("bytes_in_use", 0)
+    else:
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    needed = dataset.nbytes()
+    if needed > 0.9 * free:
+        raise QDFMError(
+            f"The data takes {needed / 2**30:.1f} GiB but {free / 2**30:.1f} GiB are free on {jax.devices()[0]}; "
+            "use fewer rows or a smaller observation."
+        )
+
+
+def _tensorboard(path: Path) -> Any:
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        raise QDFMError('TensorBoard files need an extra; install it with pip install "qdfm[tensorboard]".') from None
+    return SummaryWriter(str(path))

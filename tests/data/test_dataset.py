@@ -1,0 +1,509 @@
+"""Dataset: validation at the door, sampling, normalisation, and the file it is saved in."""
+
+import json
+import zipfile
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+from qdfm.data.actions import Discrete, MultiDiscrete
+from qdfm.data.actions import from_json as space_from_json
+from qdfm.data.actions import to_json as space_to_json
+from qdfm.data.dataset import Dataset, check_preference
+from qdfm.data.spec import Normalisation, Spec
+from qdfm.errors import QDFMError
+
+
+def arrays(n: int = 12, **changes: Any) -> dict[str, Any]:
+    """Good arguments of from_arrays: three episodes of four rows, three actions, two objectives, masks."""
+    rng = np.random.default_rng(0)
+    good = {
+        "observation": rng.normal(size=(n, 4)),
+        "action": np.arange(n) % 3,
+        "reward": rng.normal(size=(n, 2)),
+        "next_observation": rng.normal(size=(n, 4)),
+        "terminated": np.arange(n) % 4 == 3,
+        "truncated": np.zeros(n, bool),
+        "mask": np.ones((n, 3), bool),
+        "next_mask": np.ones((n, 3), bool),
+        "episode": np.arange(n) // 4,
+        "preference": np.full((n, 2), 0.5),
+        "state": rng.normal(size=(n, 5)),
+        "next_state": rng.normal(size=(n, 5)),
+        "num_actions": 3,
+    }
+    return good | changes
+
+
+def changed(name: str, index: Any, value: Any) -> dict[str, Any]:
+    """Good arguments but for one entry."""
+    good = arrays()
+    array = np.asarray(good[name]).astype(np.asarray(value).dtype if name == "action" else float)
+    array[index] = value
+    return good | {name: array}
+
+
+def refused(*parts: str, **arguments: Any) -> None:
+    """The arguments are refused by one sentence that has all the parts."""
+    with pytest.raises(QDFMError) as error:
+        Dataset.from_arrays(**arguments)
+    sentence = str(error.value)
+    assert sentence.endswith(".")
+    assert "\n" not in sentence
+    assert ";" in sentence  # after it comes the remedy
+    for part in parts:
+        assert part in sentence
+
+
+def same(a: Dataset, b: Dataset) -> bool:
+    """Equal to the bit, types included."""
+    if a.spec != b.spec or jax.tree.structure(a) != jax.tree.structure(b):
+        return False
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b))
+    return all(x.dtype == y.dtype and x.shape == y.shape and x.tobytes() == y.tobytes() for x, y in pairs)
+
+
+FLOATS = ("observation", "next_observation", "reward", "state", "next_state", "preference")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", FLOATS)
+def test_not_finite_is_refused(name: str, value: float) -> None:
+    refused(name, "NaN or infinite", "row 5", **changed(name, (5, 1), value))
+
+
+@pytest.mark.parametrize("name", ["mask", "next_mask"])
+def test_nan_in_a_mask_is_refused_by_its_row(name: str) -> None:
+    refused(name, "row 5", "0/1", **changed(name, (5, 1), np.nan))
+
+
+@pytest.mark.parametrize("name", ["terminated", "truncated"])
+@pytest.mark.parametrize("value", [np.nan, 2.0, -1.0])
+def test_a_flag_that_is_neither_is_refused(name: str, value: float) -> None:
+    refused(name, "row 7", "0/1", **changed(name, 7, value))
+
+
+def test_nan_in_episode_is_refused() -> None:
+    refused("episode", "row 2", **changed("episode", 2, np.nan))
+
+
+def test_float64_beyond_float32_is_refused() -> None:
+    refused("reward", "row 1", **changed("reward", (1, 0), 1e300))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.5])
+def test_action_not_integral(value: float) -> None:
+    refused("action", "whole number", "row 5", **changed("action", 5, value))
+
+
+@pytest.mark.parametrize(("value", "shown"), [(-1, "-1"), (3, "3"), (3.0, "3")])
+def test_action_out_of_range(value: float, shown: str) -> None:
+    refused(f"action is {shown} in row 5", "0..2", "num_actions", **changed("action", 5, value))
+
+
+def test_action_beyond_int32_does_not_wrap_round() -> None:
+    refused("action", "row 5", **changed("action", 5, 2**32))
+
+
+def test_action_out_of_range_names_the_part() -> None:
+    action = np.zeros((12, 2), int)
+    action[4] = 0, 5
+    plain = {"mask": None, "next_mask": None}
+    refused("part 1", "is 5 in row 4", "0..1", **arrays(action=action, num_actions=(3, 2), **plain))
+
+
+def test_negative_action_without_num_actions() -> None:
+    refused("action is -1 in row 5", **(changed("action", 5, -1) | {"num_actions": None}))
+
+
+def test_text_actions_are_refused() -> None:
+    refused("action", "whole numbers", **arrays(action=np.array(["left"] * 12), num_actions=None))
+
+
+def test_error_rows_are_the_users_rows_although_episodes_are_put_in_order() -> None:
+    episode = np.arange(12) % 3  # interleaved
+    refused("row 5", **(changed("action", 5, 7) | {"episode": episode}))
+    refused("row 5", **(changed("observation", (5, 0), np.nan) | {"episode": episode}))
+
+
+@pytest.mark.parametrize("name", [k for k in arrays() if k not in ("num_actions", "observation")])
+def test_lengths_that_differ(name: str) -> None:
+    refused(f"{name} has 11 rows but observation has 12", **arrays(**{name: arrays()[name][:-1]}))
+
+
+def test_observation_shorter_than_the_rest() -> None:
+    refused("12 rows but observation has 11", **arrays(observation=np.zeros((11, 4))))
+
+
+@pytest.mark.parametrize("name", FLOATS + ("action", "episode", "mask", "terminated"))
+def test_ragged_rows_and_single_values_are_refused(name: str) -> None:
+    refused(name, "different lengths", **arrays(**{name: [[0.0], [0.0, 1.0]] * 6}))
+    refused(name, "single value", **arrays(**{name: 1}))
+
+
+@pytest.mark.parametrize("name", ["observation", "next_observation", "reward", "preference"])
+def test_text_is_refused(name: str) -> None:
+    refused(name, "give numbers", **arrays(**{name: np.array([["a", "b"]] * 12)}))
+
+
+def test_empty_data() -> None:
+    nothing = {k: v[:0] for k, v in arrays().items() if k != "num_actions"}
+    refused("empty", "at least one", **nothing)
+    refused("empty", **arrays(observation=[]))
+    refused("action has 0 rows", **arrays(action=[]))
+
+
+@pytest.mark.parametrize("num_actions", [None, 1])
+def test_a_single_action(num_actions: int | None) -> None:
+    one = {"action": np.zeros(12, int), "mask": None, "next_mask": None, "num_actions": num_actions}
+    refused("action", "single choice", "num_actions", **arrays(**one))
+
+
+@pytest.mark.parametrize("name", ["mask", "next_mask"])
+def test_all_illegal_row(name: str) -> None:
+    refused(f"{name} forbids every choice in row 5", **changed(name, 5, 0.0))
+
+
+def test_padded_choices_do_not_make_a_row_legal() -> None:
+    mask = np.ones((4, 2, 3), bool)
+    mask[2, 1] = False, False, True  # token 1 has two choices; the third is padding
+    action = np.zeros((4, 2), int)
+    few = {k: v[:4] for k, v in arrays().items() if k not in ("num_actions", "mask", "action", "next_mask")}
+    refused("mask forbids every choice in row 2", **few, action=action, mask=mask, next_mask=mask, num_actions=(3, 2))
+    mask[2, 1] = True
+    data = Dataset.from_arrays(**few, action=action, mask=mask, next_mask=mask, num_actions=(3, 2))
+    assert not data.mask[:, 1, 2].any()
+
+
+def test_logged_action_illegal_by_mask() -> None:
+    refused("action is illegal by the mask in row 5", **changed("mask", (5, 2), 0.0))
+
+
+def test_mask_without_next_mask_and_state_without_next_state() -> None:
+    refused("mask and next_mask come together", **arrays(next_mask=None))
+    refused("state and next_state come together", **arrays(next_state=None))
+
+
+def test_mask_of_the_wrong_width() -> None:
+    refused("mask", "(12, 1, 3)", **arrays(mask=np.ones((12, 4))))
+
+
+def test_transposed_mask_is_refused() -> None:
+    two = {"action": np.zeros((12, 2), int), "num_actions": (3, 3)}
+    refused("mask", "(12, 2, 3)", **arrays(**two, mask=np.ones((12, 3, 2)), next_mask=np.ones((12, 2, 3))))
+
+
+@pytest.mark.parametrize(
+    ("preference", "part"),
+    [
+        ([[1.2, -0.2]], "negative"),
+        ([[0.5, 0.6]], "sum to 1"),
+        ([[np.nan, 1.0]], "NaN or infinite"),
+        ([[1.0]], "per row"),
+        ([[0.2, 0.3, 0.5]], "per row"),
+    ],
+)
+def test_bad_preference_in_the_data(preference: list[list[float]], part: str) -> None:
+    values = np.tile(np.eye(2)[:1], (12, 1)) if len(preference[0]) == 2 else np.ones((12, len(preference[0])))
+    values[5] = preference[0]
+    parts = (part,) if part == "per row" else (part, "row 5")
+    refused("preference", *parts, **arrays(preference=values))
+
+
+@pytest.mark.parametrize(
+    ("preference", "part"),
+    [
+        ([1.5, -0.5], "negative"),
+        ([0.5, 0.4], "sum to 1"),
+        ([1.0], "1 entries but the reward has 2"),
+        ([0.2, 0.3, 0.5], "3 entries but the reward has 2"),
+        (1.0, "1 entries"),
+        ([np.inf, 0.0], "infinite"),
+        ("fast", "no list of numbers"),
+        ([[0.5, 0.5], [0.5, 0.6]], "row 1"),
+    ],
+)
+def test_check_preference_refuses(preference: Any, part: str) -> None:
+    with pytest.raises(QDFMError, match=part) as error:
+        check_preference(preference, 2)
+    assert "preference" in str(error.value)
+    assert ";" in str(error.value)
+
+
+def test_check_preference_accepts() -> None:
+    got = check_preference([0.25, 0.75], 2)
+    assert got.dtype == np.float32
+    assert got.tolist() == [0.25, 0.75]
+    assert check_preference(np.full((3, 2), 0.5), 2).shape == (3, 2)
+
+
+def test_shapes_that_do_not_fit_together() -> None:
+    refused("next_observation has shape (3,)", "(4,)", **arrays(next_observation=np.zeros((12, 3))))
+    refused("next_state", **arrays(next_state=np.zeros((12, 4))))
+    refused("reward", **arrays(reward=np.zeros((12, 2, 2)), preference=None))
+    refused("action", **arrays(action=np.zeros((12, 2, 2), int)))
+    refused("num_actions names 2 parts but action has 1", **arrays(num_actions=(3, 3)))
+    refused("3 agents", "[n, agents, ...]", **arrays(agents=3))
+
+
+def test_defaults_read_off_the_data() -> None:
+    data = Dataset.from_arrays([1.0, 2.0, 3.0], [0, 2, 1], [1, 2, 3], [2.0, 3.0, 4.0], [0, 1, 0])
+    assert data.spec.actions == Discrete(3)
+    assert data.observation.shape == (3, 1)
+    assert data.action.tolist() == [[0], [2], [1]]
+    assert data.reward.tolist() == [[1], [2], [3]]
+    assert data.episode.tolist() == [0, 0, 1]
+    assert data.terminated.dtype == bool
+    assert not data.truncated.any()
+    assert len(data) == 3
+    assert data.nbytes() == sum(np.asarray(x).nbytes for x in jax.tree.leaves(data))
+
+
+def test_many_part_actions() -> None:
+    part = arrays(action=np.stack([np.arange(12) % 3, np.arange(12) % 2], 1), mask=None, next_mask=None)
+    assert Dataset.from_arrays(**(part | {"num_actions": None})).spec.actions == MultiDiscrete((3, 2))
+    assert Dataset.from_arrays(**(part | {"num_actions": 4})).spec.actions == MultiDiscrete((4, 4))
+
+
+def test_interleaved_episodes_become_contiguous_in_time_order() -> None:
+    n = 6
+    row = np.arange(n)
+    data = Dataset.from_arrays(row, row % 2, row, row, row >= 4, episode=np.array([9, 4, 9, 4, 9, 4]))
+    assert data.episode.tolist() == [0, 0, 0, 1, 1, 1]
+    assert data.observation[:, 0].tolist() == [0, 2, 4, 1, 3, 5]
+    named = Dataset.from_arrays(row, row % 2, row, row, row >= 4, episode=np.array(list("zazaza")))
+    assert same(named, data)
+
+
+def test_images_keep_their_bytes_and_mixed_types_become_floats() -> None:
+    pixels = np.zeros((12, 2, 2), np.uint8)
+    image = Dataset.from_arrays(**arrays(observation=pixels, next_observation=pixels))
+    assert image.observation.dtype == image.next_observation.dtype == np.uint8
+    assert image.spec.observation_dtype == "uint8"
+    assert image.spec.normalisation == Normalisation()
+    mixed = Dataset.from_arrays(**arrays(observation=pixels, next_observation=pixels.astype(float)))
+    assert mixed.observation.dtype == mixed.next_observation.dtype == np.float32
+
+
+def every_field() -> Dataset:
+    return Dataset.from_arrays(**arrays()).with_normalisation(reward=True)
+
+
+@pytest.mark.parametrize("optional", [True, False])
+def test_save_and_load_are_exact(tmp_path: Path, optional: bool) -> None:
+    data = every_field()
+    if not optional:
+        data = replace(data, mask=None, next_mask=None, preference=None, state=None, next_state=None)
+        data = replace(data, spec=replace(data.spec, state_shape=None))
+    else:
+        assert all(getattr(data, f.name) is not None for f in fields(data))
+    data.save(tmp_path / "data.npz")
+    assert same(Dataset.load(tmp_path / "data.npz"), data)
+
+
+def test_save_and_load_many_parts_and_device_arrays(tmp_path: Path) -> None:
+    part = arrays(action=np.stack([np.arange(12) % 3, np.arange(12) % 2], 1), mask=None, next_mask=None)
+    data = Dataset.from_arrays(**(part | {"num_actions": (3, 2)}))
+    jax.device_put(data).save(tmp_path / "data.npz")
+    assert same(Dataset.load(tmp_path / "data.npz"), data)
+
+
+def test_load_refuses(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    every_field().save(path)
+    with np.load(path) as file:
+        saved = dict(file)
+
+    def loading(match: str) -> None:
+        with pytest.raises(QDFMError, match=match):
+            Dataset.load(path)
+
+    header = json.loads(str(saved["header"]))
+    np.savez(path, **(saved | {"header": np.array(json.dumps(header | {"version": 99}))}))
+    loading("newer qdfm")
+    np.savez(path, **(saved | {"header": np.array(json.dumps({"format": "other"}))}))
+    loading("not written by Dataset.save")
+    np.savez(path, **(saved | {"header": np.array(json.dumps({k: header[k] for k in ("format", "version")}))}))
+    loading("damaged")
+    np.savez(path, **{k: v for k, v in saved.items() if k != "reward"})
+    loading("damaged")
+    np.savez(path, **(saved | {"reward": saved["reward"][:3]}))
+    loading("reward has 3 rows")
+    np.savez(path, **(saved | {"observation": saved["observation"][:, :2]}))
+    loading("observation has shape")
+    np.savez(path, **(saved | {"action": saved["action"] + 5}))
+    loading("action is")
+    path.write_bytes(path.read_bytes()[:200])
+    loading("damaged")
+    path.unlink()
+    loading("Cannot read")
+    with pytest.raises(QDFMError, match="Cannot write"):
+        every_field().save(tmp_path / "nowhere" / "data.npz")
+
+
+def test_flipped_bytes_give_a_sentence_or_the_data(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    every_field().save(path)
+    good, rng = path.read_bytes(), np.random.default_rng(0)
+    refusals = 0
+    for _ in range(200):
+        broken = bytearray(good)
+        broken[rng.integers(len(good))] ^= int(rng.integers(1, 256))
+        path.write_bytes(broken)
+        try:
+            Dataset.load(path)
+        except QDFMError:
+            refusals += 1
+    assert refusals > 100
+
+
+class Trap:
+    """Unpickling it leaves a file behind."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path(self.path),)
+
+
+def test_pickled_objects_are_refused_unread(tmp_path: Path) -> None:
+    path, mark = tmp_path / "data.npz", tmp_path / "ran"
+    np.savez(path, header=np.array([Trap(str(mark))], object), allow_pickle=True)
+    assert zipfile.is_zipfile(path)
+    with pytest.raises(QDFMError, match="not loaded"):
+        Dataset.load(path)
+    assert not mark.exists()
+
+
+def test_pytree_under_jit() -> None:
+    data = jax.device_put(every_field())
+    doubled = jax.jit(lambda d: replace(d, reward=2 * d.reward))(data)
+    assert doubled.spec == data.spec
+    np.testing.assert_array_equal(doubled.reward, 2 * data.reward)
+    leaves, structure = jax.tree.flatten(data)
+    assert len(leaves) == len(fields(data)) - 1  # the spec is static
+    assert same(jax.tree.unflatten(structure, leaves), data)
+    bare = replace(data, mask=None, next_mask=None)
+    assert jax.jit(lambda d: d[1:3])(bare).mask is None
+
+    traces = []
+    counted = jax.jit(lambda d: (traces.append(1), d.reward.sum())[1])
+    counted(data)
+    counted(replace(data, reward=data.reward + 1))
+    assert len(traces) == 1  # equal specs share one compilation
+
+
+@pytest.mark.parametrize("place", [lambda d: d, jax.device_put])
+def test_compiled_sampling_as_argument_and_as_closure(place: Any) -> None:
+    data, key = place(every_field()), jax.random.key(1)
+    eager = data.sample(key, 7)
+    for batch in (jax.jit(lambda d, k: d.sample(k, 7))(data, key), jax.jit(lambda k: data.sample(k, 7))(key)):
+        assert same(jax.tree.map(np.asarray, batch), jax.tree.map(np.asarray, eager))
+
+
+def test_sample_is_uniform_with_replacement() -> None:
+    n, draws = 20, 20_000
+    row = np.arange(n)
+    data = Dataset.from_arrays(row, row % 3, row, row, row % 4 == 3)
+    drawn = np.asarray(data.sample(jax.random.key(0), draws).reward[:, 0]).astype(int)
+    counts = np.bincount(drawn, minlength=n)
+    assert stats.chisquare(counts).pvalue > 0.01
+
+
+def test_sample_keeps_rows_together() -> None:
+    data = every_field()
+    batch = data.sample(jax.random.key(3), 50)
+    for i in range(50):
+        row = int(np.flatnonzero((data.observation == batch.observation[i]).all(1))[0])
+        for f in fields(data):
+            if f.name != "spec":
+                np.testing.assert_array_equal(getattr(batch, f.name)[i], getattr(data, f.name)[row])
+
+
+def test_segments_are_contiguous_and_flags_match_a_loop() -> None:
+    lengths = [1, 5, 2, 7, 3]
+    episode = np.repeat(np.arange(5), lengths)
+    n = len(episode)
+    row = np.arange(n)
+    data = Dataset.from_arrays(row, row % 2, row, row + 1, np.r_[np.diff(episode) > 0, True], episode=episode)
+    size, length = 300, 4
+    pieces, valid = jax.jit(lambda d, k: d.sample_segments(k, size, length))(data, jax.random.key(5))
+    assert pieces.observation.shape == (size, length, 1)
+    assert valid.shape == (size, length)
+    rows = np.asarray(pieces.reward[..., 0]).astype(int)
+    for i in range(size):
+        start = rows[i, 0]
+        for j in range(length):
+            inside = start + j < n and episode[min(start + j, n - 1)] == episode[start]
+            assert bool(valid[i, j]) == inside
+            assert rows[i, j] == min(start + j, n - 1)
+    assert set(rows[:, 0]) == set(range(n))
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.9, 0.0])
+def test_returns_against_a_loop(gamma: float) -> None:
+    data = Dataset.from_arrays(**arrays(n=11, num_actions=None, mask=None, next_mask=None))
+    expected: dict[int, np.ndarray] = {}
+    steps: dict[int, int] = {}
+    for e, r in zip(data.episode.tolist(), data.reward.astype(float)):
+        t = steps.get(e, 0)
+        expected[e] = expected.get(e, np.zeros(2)) + gamma**t * r
+        steps[e] = t + 1
+    np.testing.assert_allclose(data.returns(gamma), [expected[e] for e in sorted(expected)], rtol=1e-12)
+
+
+def test_normalisation_applied_and_undone() -> None:
+    raw = arrays()
+    raw["observation"] = raw["observation"] * [1, 10, 1e-9, 0] + [5, 0, 0, 0.1]  # the last is constant
+    data = Dataset.from_arrays(**raw).with_normalisation(reward=True)
+    seen = data.normalised()
+    np.testing.assert_allclose(seen.observation[:, :3].mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(seen.observation[:, :3].std(0), 1, rtol=1e-5)
+    np.testing.assert_allclose(seen.observation[:, 3], 0, atol=1e-6)
+    np.testing.assert_allclose(seen.reward.std(0), 1, rtol=1e-5)
+    np.testing.assert_allclose(data.spec.restore_value(seen.reward), data.reward, rtol=1e-6)
+    assert (np.sign(seen.reward) == np.sign(data.reward)).all()  # scaled, not shifted
+    mean, std = data.observation.mean(0), np.r_[data.observation[:, :3].std(0), 1]
+    np.testing.assert_allclose(seen.next_observation, (data.next_observation - mean) / std, rtol=1e-4, atol=1e-4)
+    assert seen.observation.dtype == seen.reward.dtype == np.float32
+    np.testing.assert_allclose(jax.jit(lambda d: d.normalised())(data).observation, seen.observation, rtol=1e-5)
+
+
+def test_without_normalisation_the_data_is_seen_as_it_is() -> None:
+    data = Dataset.from_arrays(**arrays(normalise=False))
+    assert same(data.normalised(), data)
+    assert data.spec.restore_value(data.reward) is data.reward
+
+
+def test_constant_reward_is_not_blown_up_by_rounding() -> None:
+    data = Dataset.from_arrays(**arrays(reward=np.full((12, 2), 0.1))).with_normalisation(reward=True)
+    assert data.spec.normalisation.reward_scale == (1.0, 1.0)
+
+
+def test_indexing() -> None:
+    data = every_field()
+    assert len(data[2:5]) == 3
+    assert data[np.array([[0, 1], [2, 3]])].observation.shape == (2, 2, 4)
+    assert jnp.shape(data[0].reward) == (2,)
+
+
+def test_spec_round_trip_and_padding() -> None:
+    spec = Spec((3,), MultiDiscrete((3, 2)), objectives=2, state_shape=(4,), normalisation=Normalisation((0.1,) * 3))
+    assert Spec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    assert hash(Spec.from_json(spec.to_json())) == hash(spec)
+    assert (spec.tokens, spec.num_choices, spec.num_joint) == (2, 3, 9)
+    assert spec.legal.tolist() == [[True, True, True], [True, True, False]]
+
+
+@pytest.mark.parametrize("space", [Discrete(4), MultiDiscrete((2, 5))])
+def test_action_spaces_round_trip(space: Any) -> None:
+    assert space_from_json(json.loads(json.dumps(space_to_json(space)))) == space
+    tokens = np.stack([np.arange(6) % k for k in space.choices], 1)
+    assert space.encode(space.decode(tokens)).tolist() == tokens.tolist()

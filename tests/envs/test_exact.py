@@ -1,0 +1,230 @@
+"""Exact propagation and the KL optimum against enumeration, rollouts, hand calculation and recursion."""
+
+import functools
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qdfm.collect.multigoal import collect_multigoal
+from qdfm.data.dataset import Dataset
+from qdfm.envs.exact import all_observations, behaviour, kl_optimum, propagate, transition_table
+from qdfm.envs.multigoal import MultiGoal
+from qdfm.errors import QDFMError
+
+UP, DOWN, LEFT, RIGHT = range(4)
+STEP = [(0, 1), (0, -1), (-1, 0), (1, 0)]
+
+
+def move(x: int, y: int, action: int) -> tuple[int, int]:
+    """The grid's rule, told again."""
+    return min(max(x + STEP[action][0], 0), 10), min(max(y + STEP[action][1], 0), 10)
+
+
+def log(*walks: list[int]) -> Dataset:
+    """A dataset of walks from the start, given as moves; the last one is taken to end at a goal."""
+    rows = []
+    for walk in walks:
+        cell = (5, 0)
+        for i, action in enumerate(walk):
+            after, done = move(*cell, action), i == len(walk) - 1
+            rows.append((cell, action, 10.0 * done, after, done))
+            cell = after
+    cell, action, reward, after, done = zip(*rows)
+    one_hot = [np.eye(11)[np.array(c)].reshape(-1, 22) for c in (cell, after)]
+    return Dataset.from_arrays(one_hot[0], action, reward, one_hot[1], done, num_actions=4, normalise=False)
+
+
+def test_observations_are_numbered_row_by_row():
+    seen = all_observations(MultiGoal(2))
+    assert seen.shape == (121, 22)
+    assert np.flatnonzero(seen[8 * 11 + 3]).tolist() == [3, 11 + 8]
+    assert len(np.unique(seen, axis=0)) == 121
+
+
+def test_table_agrees_with_the_rule_told_again():
+    table = transition_table(MultiGoal(3))
+    for x, y, action in itertools.product(range(11), range(11), range(4)):
+        after = move(x, y, action)
+        goal, trap = after in [(1, 10), (5, 10), (9, 10)], after[0] == 5 and 3 <= after[1] <= 9
+        row = y * 11 + x, action
+        assert table.next_cell[row] == after[1] * 11 + after[0]
+        assert table.reward[row] == 10 * goal - 10 * trap
+        assert table.terminated[row] == (goal or trap)
+
+
+def test_short_horizon_agrees_with_enumeration():
+    p = np.random.default_rng(0).dirichlet(np.ones(4), 121)
+    visits, trap, timeout = np.zeros((11, 11)), 0.0, 0.0
+
+    def go(x: int, y: int, left: int, weight: float) -> None:
+        nonlocal trap, timeout
+        visits[y, x] += weight
+        if x == 5 and 3 <= y <= 9:
+            trap += weight
+        elif left == 0:
+            timeout += weight
+        else:
+            for action in range(4):
+                go(*move(x, y, action), left - 1, weight * p[y * 11 + x, action])
+
+    go(5, 0, 6, 1.0)
+    out = propagate(MultiGoal(2, horizon=6), p)
+    assert trap > 0.01  # else the comparison says little
+    assert out.trap == pytest.approx(trap, abs=1e-14)
+    assert out.timeout == pytest.approx(timeout, abs=1e-14)
+    assert out.expected_return == pytest.approx(-10 * trap, abs=1e-13)
+    np.testing.assert_array_equal(out.shares, 0.0)
+    np.testing.assert_allclose(out.visits, visits, atol=1e-14)
+
+
+@pytest.mark.parametrize("goals", [3, 5])
+def test_agrees_with_rollouts(goals):
+    env, episodes = MultiGoal(goals), 20_000
+    p = 0.95 * kl_optimum(collect_multigoal(goals), env, 5.0, 0.99) + 0.05 / 4
+    log_p = jnp.log(jnp.asarray(p))
+
+    def episode(key):
+        def body(carry, step_key):
+            state, over = carry
+            action = jax.random.categorical(step_key, log_p[state[1] * 11 + state[0]])
+            step = env.step(state, action[None], step_key)
+            state = jnp.where(over, state, step.state)
+            return (state, over | step.terminated), jnp.where(over, 0.0, step.reward[0])
+
+        (state, _), rewards = jax.lax.scan(body, (env.reset(key), False), jax.random.split(key, env.horizon))
+        return env.outcome(state), rewards.sum()
+
+    outcome, returns = jax.jit(jax.vmap(episode))(jax.random.split(jax.random.key(1), episodes))
+    sampled = np.bincount(np.asarray(outcome) + 1, minlength=goals + 2) / episodes
+    out = propagate(env, p)
+    exact = np.r_[out.timeout, out.shares, out.trap]
+    assert exact.sum() == pytest.approx(1.0, abs=1e-12)
+    assert out.trap > 0.005
+    assert (np.abs(sampled - exact) <= 4 * np.sqrt(exact * (1 - exact) / episodes) + 1e-9).all()
+    assert abs(np.mean(returns) - out.expected_return) <= 4 * np.std(returns) / math.sqrt(episodes)
+
+
+@pytest.mark.parametrize("goals", [2, 3, 4, 5])
+def test_behaviour_reproduces_the_data(goals):
+    # What flows into a cell flows out again, so the counted policy visits every cell as often as the data.
+    data = collect_multigoal(goals)
+    out = propagate(MultiGoal(goals), behaviour(data))
+    np.testing.assert_allclose(out.shares, 1 / goals, atol=1e-12)
+    assert (out.trap, out.timeout) == (0.0, 0.0)
+    assert out.expected_return == pytest.approx(10.0, abs=1e-12)
+    assert out.visits.sum() == pytest.approx(1 + len(data) / (250 * goals), abs=1e-11)
+    x, y = data.observation[:, :11].argmax(1), data.observation[:, 11:].argmax(1)
+    counted = np.bincount(y * 11 + x, minlength=121).reshape(11, 11) / (250 * goals)
+    inner = counted > 0
+    np.testing.assert_allclose(out.visits[inner], counted[inner], atol=1e-12)
+
+
+@pytest.mark.parametrize("backup", ["boltzmann", "soft", "mean"])
+@pytest.mark.parametrize("beta", [0.5, 5.0])
+def test_hand_computed_optimum(backup, beta):
+    # At the start, "left" leads to the goal at x = 3 in 12 moves. "Up" leads to (5, 1), where "left" needs 11
+    # more to the same goal and "right" 13 more to the goal at x = 9. All else is forced.
+    g = 0.99
+    left = [LEFT, LEFT] + [UP] * 10
+    up_left = [UP, LEFT, LEFT] + [UP] * 9
+    up_right = [UP] + [RIGHT] * 4 + [UP] * 9
+    data = log(left, left, left, up_left, up_right, up_right)
+
+    near, far = 10 * g**10, 10 * g**12  # Q at (5, 1)
+    weights = [1 / 3 * math.exp(beta * near), 2 / 3 * math.exp(beta * far)]
+    tilt = weights[0] / sum(weights)
+    value = {
+        "boltzmann": tilt * near + (1 - tilt) * far,
+        "soft": math.log(sum(weights)) / beta,
+        "mean": near / 3 + 2 * far / 3,
+    }[backup]
+    start = 1 / (1 + math.exp(beta * (g * value - 10 * g**11)))  # both moves are logged three times
+
+    p = kl_optimum(data, MultiGoal(5), beta, g, backup)
+    np.testing.assert_allclose(p[5], [1 - start, 0, start, 0], atol=1e-12)
+    np.testing.assert_allclose(p[11 + 5], [0, 0, tilt, 1 - tilt], atol=1e-12)
+    np.testing.assert_allclose(p[6], 0.25)  # (6, 0) is not in the data
+    out = propagate(MultiGoal(5), p)
+    far_share = (1 - start) * (1 - tilt)
+    np.testing.assert_allclose(out.shares, [0, 1 - far_share, 0, 0, far_share], atol=1e-12)
+
+
+@pytest.mark.parametrize("backup", ["boltzmann", "soft", "mean"])
+def test_optimum_agrees_with_a_recursion_over_the_logged_rows(backup):
+    # The logged walks contain no cycle, so the fixed point is a plain recursion over the rows themselves.
+    beta, gamma, data = 5.0, 0.99, collect_multigoal(5)
+    rows: dict[bytes, dict[int, tuple[int, float, bytes]]] = {}
+    for seen, a, r, after, end in zip(
+        data.observation, data.action[:, 0], data.reward[:, 0], data.next_observation, data.terminated
+    ):
+        there = rows.setdefault(seen.tobytes(), {})
+        there[int(a)] = (there.get(int(a), (0,))[0] + 1, float(r), b"" if end else after.tobytes())
+
+    @functools.cache
+    def solve(cell: bytes) -> tuple[float, dict[int, float]]:
+        if not cell:
+            return 0.0, {}
+        total = sum(n for n, _, _ in rows[cell].values())
+        mu = {a: n / total for a, (n, _, _) in rows[cell].items()}
+        q = {a: r + gamma * solve(after)[0] for a, (_, r, after) in rows[cell].items()}
+        weight = {a: mu[a] * math.exp(beta * q[a]) for a in mu}
+        c = sum(weight.values())
+        p = {a: w / c for a, w in weight.items()}
+        value = {
+            "boltzmann": sum(p[a] * q[a] for a in p),
+            "soft": math.log(c) / beta,
+            "mean": sum(mu[a] * q[a] for a in mu),
+        }
+        return value[backup], p
+
+    env = MultiGoal(5)
+    result = kl_optimum(data, env, beta, gamma, backup)
+    for cell, seen in enumerate(all_observations(env)):
+        expected = solve(seen.tobytes())[1] if seen.tobytes() in rows else dict.fromkeys(range(4), 0.25)
+        np.testing.assert_allclose(result[cell], [expected.get(a, 0.0) for a in range(4)], atol=1e-11)
+
+
+def test_equal_goals_leave_the_behaviour_as_it_is():
+    # With two goals every logged way from a cell is equally long, so exp(βQ) cancels whatever β is.
+    data, env = collect_multigoal(2), MultiGoal(2)
+    mu = behaviour(data)
+    seen = mu.any(1)
+    for beta in (0.1, 5.0, 1e6):
+        np.testing.assert_allclose(kl_optimum(data, env, beta, 0.99)[seen], mu[seen], atol=1e-6)
+
+
+@pytest.mark.parametrize("backup", ["boltzmann", "soft"])
+def test_large_beta_takes_a_shortest_way_only(backup):
+    out = propagate(MultiGoal(3), kl_optimum(collect_multigoal(3), MultiGoal(3), 1e5, 0.99, backup))
+    np.testing.assert_allclose(out.shares, [0, 1, 0], atol=1e-9)
+    assert out.visits.sum() == pytest.approx(13.0)  # 12 moves
+
+
+def test_cycles_in_the_data_converge_to_the_solution_of_the_linear_equation():
+    # Two of five moves at the start run into the wall below: for "mean", V = 2/5 γ V + 3/5 · 10 γ^11.
+    g, beta = 0.9, 2.0
+    way = [LEFT, LEFT] + [UP] * 10
+    p = kl_optimum(log([DOWN, *way], [DOWN, *way], way), MultiGoal(5), beta, g, "mean")
+    value = 0.6 * 10 * g**11 / (1 - 0.4 * g)
+    weight = [0.4 * math.exp(beta * g * value), 0.6 * math.exp(beta * 10 * g**11)]
+    np.testing.assert_allclose(p[5], [0, weight[0] / sum(weight), weight[1] / sum(weight), 0], atol=1e-11)
+
+
+def test_no_value_is_taken_from_beyond_a_goal():
+    # Rows logged past the goal at x = 3, on to the one at x = 1, give the goal's cell a value of no account.
+    near, far = [LEFT, LEFT] + [UP] * 10, [RIGHT] * 4 + [UP] * 10
+    p = kl_optimum(log([*near, LEFT, LEFT], far), MultiGoal(5), 1.0, 0.99)
+    left = 1 / (1 + math.exp(10 * 0.99**13 - 10 * 0.99**11))
+    np.testing.assert_allclose(p[5], [0, 0, left, 1 - left], atol=1e-12)
+
+
+def test_bad_arguments_are_refused_in_a_sentence():
+    data, env = log([LEFT, LEFT] + [UP] * 10), MultiGoal(5)
+    with pytest.raises(QDFMError, match="did you mean 'boltzmann'"):
+        kl_optimum(data, env, 5.0, 0.99, "boltzman")
+    with pytest.raises(QDFMError, match="beta is 0"):
+        kl_optimum(data, env, 0.0, 0.99)
