@@ -141,7 +141,7 @@ def test_observation_shorter_than_the_rest() -> None:
     refused("12 rows but observation has 11", **arrays(observation=np.zeros((11, 4))))
 
 
-@pytest.mark.parametrize("name", FLOATS + ("action", "episode", "mask", "terminated"))
+@pytest.mark.parametrize("name", [*FLOATS, "action", "episode", "mask", "terminated"])
 def test_ragged_rows_and_single_values_are_refused(name: str) -> None:
     refused(name, "different lengths", **arrays(**{name: [[0.0], [0.0, 1.0]] * 6}))
     refused(name, "single value", **arrays(**{name: 1}))
@@ -175,7 +175,14 @@ def test_padded_choices_do_not_make_a_row_legal() -> None:
     mask[2, 1] = False, False, True  # token 1 has two choices; the third is padding
     action = np.zeros((4, 2), int)
     few = {k: v[:4] for k, v in arrays().items() if k not in ("num_actions", "mask", "action", "next_mask")}
-    refused("mask forbids every choice in row 2", **few, action=action, mask=mask, next_mask=mask, num_actions=(3, 2))
+    refused(
+        "mask forbids every choice in row 2",
+        **few,
+        action=action,
+        mask=mask,
+        next_mask=mask,
+        num_actions=(3, 2),
+    )
     mask[2, 1] = True
     data = Dataset.from_arrays(**few, action=action, mask=mask, next_mask=mask, num_actions=(3, 2))
     assert not data.mask[:, 1, 2].any()
@@ -329,7 +336,9 @@ def test_load_refuses(tmp_path: Path) -> None:
     loading("newer qdfm")
     np.savez(path, **(saved | {"header": np.array(json.dumps({"format": "other"}))}))
     loading("not written by Dataset.save")
-    np.savez(path, **(saved | {"header": np.array(json.dumps({k: header[k] for k in ("format", "version")}))}))
+    np.savez(
+        path, **(saved | {"header": np.array(json.dumps({k: header[k] for k in ("format", "version")}))})
+    )
     loading("damaged")
     np.savez(path, **{k: v for k, v in saved.items() if k != "reward"})
     loading("damaged")
@@ -471,9 +480,13 @@ def test_normalisation_applied_and_undone() -> None:
     np.testing.assert_allclose(data.spec.restore_value(seen.reward), data.reward, rtol=1e-6)
     assert (np.sign(seen.reward) == np.sign(data.reward)).all()  # scaled, not shifted
     mean, std = data.observation.mean(0), np.r_[data.observation[:, :3].std(0), 1]
-    np.testing.assert_allclose(seen.next_observation, (data.next_observation - mean) / std, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        seen.next_observation, (data.next_observation - mean) / std, rtol=1e-4, atol=1e-4
+    )
     assert seen.observation.dtype == seen.reward.dtype == np.float32
-    np.testing.assert_allclose(jax.jit(lambda d: d.normalised())(data).observation, seen.observation, rtol=1e-5)
+    np.testing.assert_allclose(
+        jax.jit(lambda d: d.normalised())(data).observation, seen.observation, rtol=1e-5
+    )
 
 
 def test_without_normalisation_the_data_is_seen_as_it_is() -> None:
@@ -495,7 +508,9 @@ def test_indexing() -> None:
 
 
 def test_spec_round_trip_and_padding() -> None:
-    spec = Spec((3,), MultiDiscrete((3, 2)), objectives=2, state_shape=(4,), normalisation=Normalisation((0.1,) * 3))
+    spec = Spec(
+        (3,), MultiDiscrete((3, 2)), objectives=2, state_shape=(4,), normalisation=Normalisation((0.1,) * 3)
+    )
     assert Spec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
     assert hash(Spec.from_json(spec.to_json())) == hash(spec)
     assert (spec.tokens, spec.num_choices, spec.num_joint) == (2, 3, 9)

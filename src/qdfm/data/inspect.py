@@ -209,7 +209,9 @@ def _facts(report: Report) -> Table:
 
 def _returns(report: Report) -> Table:
     heads = ("mean", "std", "min", "25 %", "median", "75 %", "max")
+    # One space between columns, so that seven numbers like -1.23e+05 fit a terminal of 80 characters.
     table = Table("objective", title="Return per episode", title_justify="left", box=None, pad_edge=False)
+    table.padding = (0, 1, 0, 0)
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
     for objective, r in enumerate(report.returns):

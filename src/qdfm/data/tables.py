@@ -130,7 +130,7 @@ def _read_frame(path: Path) -> "polars.DataFrame":
         if path.suffix.lower() == ".parquet":
             return polars.read_parquet(path)
         # Types are inferred from all rows: one odd value late in the file must not become a parser's error.
-        frame = polars.read_csv(path, infer_schema_length=None)
+        frame = polars.read_csv(path, infer_schema_length=None, try_parse_dates=True)
     except OSError as error:
         raise QDFMError(f"Cannot read {path} ({error.strerror or 'no such file'}); check the path.") from None
     except polars.exceptions.NoDataError:
@@ -146,7 +146,7 @@ def _read_frame(path: Path) -> "polars.DataFrame":
 
 def _natural(name: str) -> list[Any]:
     """A sorting key by which obs_2 comes before obs_10."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def _matching(frame: "polars.DataFrame", columns: Columns, field: str) -> list[str]:

@@ -1,0 +1,36 @@
+"""qdfm: offline reinforcement learning with discrete actions by Q-weighted discrete flow matching.
+
+    data  = qdfm.load_dataset("multigoal-4")
+    agent = qdfm.QDFM(beta=5.0).fit(data, seed=0)
+    agent.act(data.observation[0])
+"""
+
+from qdfm._version import __version__
+from qdfm.agent import Agent, load
+from qdfm.algorithms import ALGORITHMS, BC, QDFM, BoltzBC, BoltzQ, GreedyQ
+from qdfm.data.dataset import Dataset
+from qdfm.data.sources import load_dataset
+from qdfm.data.spec import Spec
+from qdfm.errors import Diverged, QDFMError
+from qdfm.evaluate import Evaluation, evaluate
+from qdfm.train import train
+
+__all__ = [
+    "ALGORITHMS",
+    "BC",
+    "QDFM",
+    "Agent",
+    "BoltzBC",
+    "BoltzQ",
+    "Dataset",
+    "Diverged",
+    "Evaluation",
+    "GreedyQ",
+    "QDFMError",
+    "Spec",
+    "__version__",
+    "evaluate",
+    "load",
+    "load_dataset",
+    "train",
+]

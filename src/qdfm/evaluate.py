@@ -1,0 +1,191 @@
+"""Rollouts of an agent: built-in environments in one compiled program, Gymnasium ones step by step.
+
+All randomness follows from the seed. Every episode ends when the environment terminates or truncates it.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qdfm.agent import Agent, compiled
+from qdfm.algorithms.base import Config
+from qdfm.data.dataset import check_preference
+from qdfm.data.spec import Spec
+from qdfm.envs.base import JaxEnv
+from qdfm.envs.registry import ENVIRONMENTS
+from qdfm.errors import QDFMError, unknown
+
+if TYPE_CHECKING:
+    import gymnasium
+
+PARALLEL = 16  # copies of a Gymnasium environment that share one batch of decisions
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Returns of some episodes, undiscounted, in the units of the reward."""
+
+    returns: np.ndarray  # [episodes, objectives]
+    lengths: np.ndarray  # [episodes]
+    terminated: np.ndarray  # [episodes], False where an episode was cut off
+
+    def summary(self) -> dict[str, Any]:
+        """Plain numbers: means and sample deviations over episodes."""
+        spread = self.returns.std(0, ddof=1) if len(self.returns) > 1 else np.zeros(self.returns.shape[1])
+        return {
+            "episodes": len(self.returns),
+            "return_mean": [float(v) for v in self.returns.mean(0)],
+            "return_std": [float(v) for v in spread],
+            "length_mean": float(self.lengths.mean()),
+            "terminated": float(self.terminated.mean()),
+        }
+
+
+class Rollout(NamedTuple):
+    """Episodes of a built-in environment, time first. Rows after an episode's end are not `running`."""
+
+    states: Any  # [T + 1, episodes, ...]; after the end, the last state again
+    reward: np.ndarray  # [T, episodes, objectives], 0 after the end
+    running: np.ndarray  # [T, episodes], whether the step was taken
+    terminated: np.ndarray  # [episodes]
+
+
+def evaluate(
+    agent: Agent,
+    env: "str | JaxEnv | gymnasium.Env",
+    episodes: int = 200,
+    seed: int = 0,
+    greedy: bool = False,
+    preference: Any = None,
+) -> Evaluation:
+    """Play episodes in a built-in environment (by name or itself), or in a Gymnasium one (by id or itself)."""
+    if episodes < 1:
+        raise QDFMError(f"{episodes} episodes cannot be evaluated; give at least 1.")
+    if isinstance(env, str) and env in ENVIRONMENTS:
+        env = ENVIRONMENTS[env]()
+    if isinstance(env, str) or not hasattr(env, "horizon"):
+        return _evaluate_gymnasium(agent, env, episodes, seed, greedy, preference)
+    played = rollout(agent, env, episodes, seed, greedy, preference)
+    return Evaluation(played.reward.sum(0), played.running.sum(0), played.terminated)
+
+
+def rollout(
+    agent: Agent, env: JaxEnv, episodes: int, seed: int = 0, greedy: bool = False, preference: Any = None
+) -> Rollout:
+    """Episodes with all their states."""
+    _check_fits(agent.spec, env.spec.observation_shape, env.spec.actions, env.spec.objectives)
+    omega = _preference(agent.spec, preference)
+    key = jax.random.key(seed, impl="threefry2x32")
+    play = _compiled_rollout(agent.config, agent.spec, env, episodes, greedy)
+    states, reward, running, terminated = jax.device_get(play(agent.policy, key, omega))
+    return Rollout(states, reward.astype(np.float64), running, terminated)
+
+
+@lru_cache(maxsize=64)
+def _compiled_rollout(config: Config, spec: Spec, env: JaxEnv, episodes: int, greedy: bool) -> Any:
+    functions = compiled(config, spec)
+
+    def play(policy: Any, key: jax.Array, preference: jax.Array) -> tuple[Any, ...]:
+        def step(carry: Any, t: jax.Array) -> tuple[Any, Any]:
+            state, alive, memory = carry
+            draw, move = jax.random.split(jax.random.fold_in(key, t))
+            noise = jax.random.uniform(draw, (episodes, functions.algorithm.noise))
+            observation, mask = jax.vmap(env.observation)(state), jax.vmap(env.mask)(state)
+            tokens, memory = functions.act(policy, noise, observation, omega, mask, memory, greedy=greedy)
+            moved = jax.vmap(env.step)(state, tokens, jax.random.split(move, episodes))
+
+            def keep(new: jax.Array, old: jax.Array) -> jax.Array:
+                return jnp.where(alive.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+            state = jax.tree.map(keep, moved.state, state)
+            reward = jnp.where(alive[:, None], moved.reward, 0)
+            return (state, alive & ~moved.terminated, memory), (state, reward, alive)
+
+        omega = jnp.broadcast_to(preference, (episodes, spec.objectives))
+        first = jax.vmap(env.reset)(jax.random.split(jax.random.fold_in(key, env.horizon), episodes))
+        start = (first, jnp.ones(episodes, bool), None)
+        (_, alive, _), (states, reward, running) = jax.lax.scan(step, start, jnp.arange(env.horizon))
+        states = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, states)
+        return states, reward, running, ~alive
+
+    return jax.jit(play)
+
+
+def _evaluate_gymnasium(
+    agent: Agent, env: "str | gymnasium.Env", episodes: int, seed: int, greedy: bool, preference: Any
+) -> Evaluation:
+    import gymnasium
+
+    from qdfm.envs.gymnasium import action_space_of
+
+    omega = _preference(agent.spec, preference)
+    if isinstance(env, str):
+        if env not in gymnasium.registry:
+            raise unknown("environment", env, [*ENVIRONMENTS, *gymnasium.registry])
+        name = env
+        envs = [gymnasium.make(name) for _ in range(min(PARALLEL, episodes))]
+    else:
+        envs = [env]
+    objectives = getattr(getattr(envs[0].unwrapped, "reward_space", None), "shape", (1,))[0]
+    _check_fits(agent.spec, envs[0].observation_space.shape, action_space_of(envs[0]), objectives)
+    generator = np.random.default_rng(seed)
+    seeds = generator.integers(2**31, size=episodes)
+    returns = np.zeros((episodes, objectives))
+    lengths, terminated = np.zeros(episodes, int), np.zeros(episodes, bool)
+    running = list(range(len(envs)))  # the episode that each copy plays, −1 when it has none left
+    seen = [e.reset(seed=int(seeds[i])) for i, e in enumerate(envs)]
+    begun = len(envs)
+    while max(running) >= 0:
+        observation = np.stack([np.asarray(o) for o, _ in seen])
+        mask = _mask(agent.spec, [info for _, info in seen])
+        actions = agent.act(observation, omega, mask, greedy, seed=int(generator.integers(2**31)))
+        for i, e in enumerate(envs):
+            k = running[i]
+            if k < 0:
+                continue
+            action = actions[i]
+            o, reward, ended, cut, info = e.step(action if action.ndim else int(action))
+            returns[k] += np.asarray(reward, np.float64)
+            lengths[k] += 1
+            seen[i] = (o, info)
+            if ended or cut:
+                terminated[k] = ended
+                running[i] = begun if begun < episodes else -1
+                if begun < episodes:
+                    seen[i] = e.reset(seed=int(seeds[begun]))
+                begun += 1
+    if isinstance(env, str):
+        for e in envs:
+            e.close()
+    return Evaluation(returns, lengths, terminated)
+
+
+def _mask(spec: Spec, infos: list[dict[str, Any]]) -> np.ndarray | None:
+    """The masks that an environment reports as info["action_mask"], where it does."""
+    masks = [np.asarray(info["action_mask"]) for info in infos if "action_mask" in info]
+    if len(masks) < len(infos) or any(m.size != spec.legal.size for m in masks):
+        return None
+    return np.stack(masks).reshape(len(infos), *spec.legal.shape)
+
+
+def _preference(spec: Spec, preference: Any) -> np.ndarray:
+    if preference is None and spec.objectives > 1:
+        raise QDFMError(f"The agent follows a preference over {spec.objectives} objectives; give preference=[...].")
+    return check_preference(np.ones(1) if preference is None else preference, spec.objectives)
+
+
+def _check_fits(spec: Spec, shape: tuple[int, ...] | None, actions: Any, objectives: int) -> None:
+    for what, mine, its in (
+        ("observations of shape", spec.observation_shape, shape),
+        ("choices", spec.choices, actions.choices),
+        ("objectives", spec.objectives, objectives),
+    ):
+        if mine != its:
+            raise QDFMError(
+                f"The agent was trained on {what} {mine} but the environment has {its}; "
+                "evaluate it where its data came from."
+            )

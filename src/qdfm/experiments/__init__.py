@@ -1,0 +1,26 @@
+"""Each table and figure of the paper as one short file. To add one: write its file with a `run`, and name it here."""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import NamedTuple
+
+from qdfm.experiments.cells import Settings
+
+
+class Experiment(NamedTuple):
+    """What `qdfm reproduce` needs to know; the module is imported only when it runs."""
+
+    module: str
+    about: str
+
+    def load(self) -> Callable[[Settings], None]:
+        """The experiment's `run(settings)`."""
+        run: Callable[[Settings], None] = import_module(self.module).run
+        return run
+
+
+EXPERIMENTS = {
+    "multigoal": Experiment(
+        "qdfm.experiments.multigoal", "several equally good goals: does a policy keep them all, and stay off the trap?"
+    ),
+}

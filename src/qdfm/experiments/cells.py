@@ -1,0 +1,56 @@
+"""The cells of an experiment's table: each is computed once, kept on disk, and found again by a run that goes on."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from qdfm.errors import QDFMError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How an experiment is run."""
+
+    out: Path
+    quick: bool = False
+    seeds: int | None = None
+    """Seeds per cell; None: the experiment's own number."""
+    only: tuple[str, ...] = ()
+    """Methods to run; none named: all of them."""
+    resume: bool = False
+    """Keep the cells that are already in the folder."""
+    progress: bool = True
+
+
+class Cells:
+    """Results by key in `cells.jsonl`, one line per finished cell."""
+
+    def __init__(self, settings: Settings):
+        self.file = settings.out / "cells.jsonl"
+        try:
+            settings.out.mkdir(parents=True, exist_ok=True)
+            if self.file.exists() and not settings.resume:
+                self.file.unlink()
+            self.file.touch()
+        except OSError as error:
+            raise QDFMError(f"Cannot write to {settings.out} ({error.strerror}); choose a writable folder.") from None
+        self.known: dict[str, Any] = {}
+        for line in self.file.read_text().splitlines():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:  # the run was killed while it wrote this line
+                continue
+            self.known[row["key"]] = row["result"]
+
+    def get(self, describes: dict[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The result of a cell, computed if it is not known; `describes` holds all that it depends on."""
+        key = sha256(json.dumps(describes, sort_keys=True).encode()).hexdigest()[:16]
+        if key not in self.known:
+            result = json.loads(json.dumps(compute()))
+            with open(self.file, "a") as file:
+                file.write(json.dumps({"key": key, "cell": describes, "result": result}) + "\n")
+            self.known[key] = result
+        return self.known[key]

@@ -1,0 +1,168 @@
+"""multigoal: K equally good goals and a trap between them (the paper's headline figure and its appendix table).
+
+Each method is trained once per seed and asked for 200 episodes. Beside that, its action probabilities are propagated
+through the grid, which gives the share of each goal and of the trap without sampling noise, and the same is done with
+the KL optimum μ·exp(βQ)/C of the data. Baselines appear as the paper plays them (greedily) and sampled from their own
+policy: a stochastic baseline covers modes too, and the table must say so.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from qdfm.agent import Agent
+from qdfm.algorithms import BC, QDFM, BoltzBC, BoltzQ, GreedyQ
+from qdfm.algorithms.base import Config
+from qdfm.data.sources import load_dataset
+from qdfm.envs.exact import all_observations, kl_optimum, propagate
+from qdfm.envs.multigoal import MultiGoal
+from qdfm.evaluate import rollout
+from qdfm.experiments.cells import Cells, Settings
+from qdfm.experiments.report import Table, provenance, write_report
+from qdfm.errors import unknown
+from qdfm.metrics import mode_coverage, summarise
+from qdfm.train import train
+
+BETA, GAMMA, EPISODES = 5.0, 0.99, 200
+QUICK_GOALS, QUICK_SHARE = 4, 0.15  # the quick version: one grid, this share of the steps
+
+GUIDED: dict[str, Any] = {"beta": BETA, "beta_scale": "none", "gamma": GAMMA, "critic_steps": 20_000}
+SCHEDULE = {"warmup_steps": 3_000, "improve_steps": 10_000}
+METHODS: dict[str, Config] = {
+    "QDFM": QDFM(**GUIDED, **SCHEDULE),
+    "QDFM.paper": QDFM.paper(**GUIDED, **SCHEDULE, samples=16, backup_samples=16, renew_every=1),
+    "BC": BC(clone_steps=30_000),
+    "BoltzBC": BoltzBC(**GUIDED, clone_steps=10_000),
+    "GreedyQ": GreedyQ(**GUIDED, clone_steps=10_000),
+    "BoltzQ": BoltzQ(**GUIDED, clone_steps=10_000),
+}
+QUICK_METHODS = ("QDFM", "BC", "BoltzBC", "GreedyQ")
+
+# The paper's return and mode coverage for K = 2, 3, 4, 5.
+PAPER: dict[str, tuple[str, ...]] = {
+    "QDFM": ("10.00 / 1.00", "9.92±0.1 / 1.00", "9.72±0.3 / 1.00", "8.55±0.5 / 1.00"),
+    "GreedyQ": ("−4.00±5.5 / 0.00", "−4.00±5.5 / 0.00", "−6.00±5.5 / 0.00", "2.00±4.5 / 0.04"),
+}
+PAPER["QDFM.paper"] = PAPER["QDFM"]
+
+NOTES = (
+    "Return, coverage and trap rate: 200 sampled episodes per seed. Shares, exact trap and share gap: action "
+    "probabilities propagated through the grid; the gap is the largest distance of a goal's share to that of the exact "
+    "KL optimum (β = 5, γ = .99, Boltzmann backup, empirical μ). Greedy columns play the most likely action, as the "
+    "paper plays its baselines. Means ± sample standard deviations over seeds."
+)
+
+
+def run(settings: Settings) -> None:
+    """Train, evaluate, tabulate, draw."""
+    chosen = settings.only or (QUICK_METHODS if settings.quick else tuple(METHODS))
+    for name in chosen:
+        if name not in METHODS:
+            raise unknown("method", name, METHODS)
+    sizes = (QUICK_GOALS,) if settings.quick else (2, 3, 4, 5)
+    seeds = tuple(range(settings.seeds or (1 if settings.quick else 5)))
+    cells = Cells(settings)
+    results: dict[str, dict[str, Any]] = {}
+    for goals in sizes:
+        for name in chosen:
+            config = METHODS[name].scaled(QUICK_SHARE) if settings.quick else METHODS[name]
+            key = {"goals": goals, "config": _described(config), "seeds": seeds, "episodes": EPISODES}
+            compute = _cell(config, goals, seeds, settings.progress)
+            results.setdefault(name, {})[str(goals)] = cells.get(key, compute)
+    tables = [_table(goals, chosen, results) for goals in sizes]
+    for table in tables:
+        table.show()
+    from qdfm.experiments.multigoal_figures import draw
+
+    draw(settings.out, results, sizes)
+    options = " --quick" * settings.quick + "".join(f" --only {m}" for m in settings.only)
+    made = provenance(
+        f"qdfm reproduce multigoal{options} --seeds {len(seeds)}",
+        seeds=list(seeds),
+        steps={name: _steps(METHODS[name].scaled(QUICK_SHARE) if settings.quick else METHODS[name]) for name in chosen},
+    )
+    write_report(settings.out, "Multi-goal gridworld", made, results, tables, NOTES)
+
+
+def optimum(goals: int) -> dict[str, Any]:
+    """The exact KL optimum on the data's empirical behaviour, propagated."""
+    env = MultiGoal(goals)
+    exact = propagate(env, kl_optimum(load_dataset(f"multigoal-{goals}"), env, BETA, GAMMA))
+    return {"shares": exact.shares.tolist(), "trap": exact.trap, "return": exact.expected_return}
+
+
+def _cell(config: Config, goals: int, seeds: tuple[int, ...], progress: bool) -> Callable[[], dict[str, Any]]:
+    def compute() -> dict[str, Any]:
+        began = time.perf_counter()
+        agents = train(config, load_dataset(f"multigoal-{goals}"), seeds=seeds, progress=progress)
+        seconds = time.perf_counter() - began
+        rows = [judge(agent, goals, seed) for agent, seed in zip(agents, seeds, strict=True)]
+        first = propagate(MultiGoal(goals), agents[0].action_probabilities(all_observations(MultiGoal(goals))))
+        return {
+            "seeds": rows,
+            "optimum": optimum(goals),
+            "visits": np.round(first.visits, 6).tolist(),
+            "train_seconds": round(seconds, 1),
+        }
+
+    return compute
+
+
+def judge(agent: Agent, goals: int, seed: int, episodes: int = EPISODES) -> dict[str, Any]:
+    """One trained policy: simulated episodes, sampled and greedy, and exact propagation."""
+    env = MultiGoal(goals)
+    exact = propagate(env, agent.action_probabilities(all_observations(env)))
+    best = np.asarray(optimum(goals)["shares"])
+    out: dict[str, Any] = {
+        "exact_shares": exact.shares.tolist(),
+        "exact_trap": exact.trap,
+        "exact_return": exact.expected_return,
+        "share_gap": float(np.abs(exact.shares - best).max()),
+    }
+    for prefix, greedy in (("", False), ("greedy_", True)):
+        played = rollout(agent, env, episodes, seed=seed, greedy=greedy)
+        outcome = np.asarray(env.outcome(played.states[-1]))
+        out |= {
+            f"{prefix}return": float(played.reward.sum((0, 2)).mean()),
+            f"{prefix}coverage": mode_coverage(outcome, goals),
+            f"{prefix}trap": float((outcome == goals).mean()),
+        }
+    return out
+
+
+def _table(goals: int, chosen: tuple[str, ...], results: dict[str, dict[str, Any]]) -> Table:
+    columns = (
+        "method", "return", "coverage", "trap %", "exact trap %", "share per goal", "share gap", "greedy return",
+        "greedy coverage", "paper: return / coverage",
+    )  # fmt: skip
+    table = Table(f"K = {goals} goals", columns)
+    for name in chosen:
+        rows = results[name][str(goals)]["seeds"]
+
+        def over(metric: str, scale: float = 1.0, rows: Any = rows) -> str:
+            return str(summarise([scale * row[metric] for row in rows]))
+
+        shares = np.mean([row["exact_shares"] for row in rows], 0)
+        table.add(
+            name, over("return"), over("coverage"), over("trap", 100), over("exact_trap", 100), _shares(shares),
+            over("share_gap"), over("greedy_return"), over("greedy_coverage"),
+            PAPER.get(name, ("–",) * 4)[goals - 2],
+        )  # fmt: skip
+    best = results[chosen[0]][str(goals)]["optimum"]
+    table.add("KL optimum", f"{best['return']:.2f}", "1.00", "", "0.00", _shares(best["shares"]), "0.00", "", "", "")
+    return table
+
+
+def _shares(values: Any) -> str:
+    return " ".join(f"{v:.2f}" for v in values)
+
+
+def _described(config: Config) -> dict[str, Any]:
+    return {"algorithm": config.name, **dataclasses.asdict(config)}
+
+
+def _steps(config: Config) -> int:
+    return sum(v for k, v in dataclasses.asdict(config).items() if k.endswith("_steps"))

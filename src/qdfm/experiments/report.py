@@ -1,0 +1,76 @@
+"""What an experiment leaves behind: results.json with its provenance, a Markdown table, pictures."""
+
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from qdfm.checkpoint import write_file
+
+
+def provenance(command: str, **facts: Any) -> dict[str, Any]:
+    """The commit, device and versions that a result was made with, and the command that makes it again."""
+    device = jax.devices()[0]
+    return {
+        "command": command,
+        "commit": _commit(),
+        "device": f"{device.platform}: {device.device_kind}",
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in ("qdfm", "jax", "equinox", "optax", "numpy")},
+        **facts,
+    }
+
+
+def _commit() -> str:
+    here = Path(__file__).parent
+    try:
+        done = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=here, capture_output=True, text=True, check=True
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown (not a git checkout)"
+    return done.stdout.strip()
+
+
+class Table:
+    """A small table that prints on a terminal and as Markdown."""
+
+    def __init__(self, title: str, columns: Sequence[str]):
+        self.title, self.columns = title, list(columns)
+        self.rows: list[list[str]] = []
+
+    def add(self, *cells: object) -> None:
+        """One row, a cell per column."""
+        self.rows.append([str(c) for c in cells])
+
+    def markdown(self) -> str:
+        """As a Markdown table under its title."""
+        lines = [f"### {self.title}", "", "| " + " | ".join(self.columns) + " |", "|" + "---|" * len(self.columns)]
+        return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in self.rows]) + "\n"
+
+    def show(self) -> None:
+        """On the terminal."""
+        table = RichTable(title=self.title)
+        for column in self.columns:
+            table.add_column(column, overflow="fold")
+        for row in self.rows:
+            table.add_row(*row)
+        console = Console(width=None if sys.stdout.isatty() else 150)
+        console.print(table)
+
+
+def write_report(folder: Path, heading: str, made: dict[str, Any], results: Any, tables: Sequence[Table], notes: str) -> None:
+    """results.json and table.md in the experiment's folder."""
+    payload = {"provenance": made, "results": results}
+    write_file(folder / "results.json", (json.dumps(payload, indent=1) + "\n").encode())
+    facts = ", ".join(f"{k} {v}" for k, v in made.items() if k not in ("command", "versions"))
+    text = f"# {heading}\n\n`{made['command']}`\n\n{facts}.\n\n{notes}\n\n"
+    write_file(folder / "table.md", (text + "\n".join(t.markdown() for t in tables)).encode())

@@ -1,0 +1,48 @@
+"""Fixtures of all tests: double precision on demand, and goodness of fit for whole families of samplers."""
+
+from collections.abc import Callable, Iterator
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+FAMILY_ALPHA = 1e-3
+
+
+@pytest.fixture
+def x64() -> Iterator[None]:
+    """Double precision for one test; the library never switches it on."""
+    with jax.enable_x64(True):
+        yield
+
+
+def chi_square(counts: np.ndarray, law: np.ndarray) -> float:
+    """The p-value of counts under a law; a draw of something impossible has p-value 0."""
+    counts, law = np.asarray(counts, float).ravel(), np.asarray(law, float).ravel()
+    if counts[law <= 0].sum() > 0:
+        return 0.0
+    expected = counts.sum() * law / law.sum()
+    order = np.argsort(expected)
+    rare = np.cumsum(expected[order]) < 10  # cells too rare for the approximation are pooled
+    pool, rest = order[rare], order[~rare]
+    seen = np.r_[counts[pool].sum(), counts[rest]]
+    due = np.r_[expected[pool].sum(), expected[rest]]
+    seen, due = seen[due > 0], due[due > 0]
+    return float(stats.chi2.sf(np.sum((seen - due) ** 2 / due), len(seen) - 1))
+
+
+@pytest.fixture
+def rejected() -> Callable[[dict[str, tuple[np.ndarray, np.ndarray]]], dict[str, float]]:
+    """Which of the named pairs (counts, law) do not fit, by Holm's step-down at a family error of 1e-3."""
+
+    def holm(cases: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
+        p = {name: chi_square(counts, law) for name, (counts, law) in cases.items()}
+        out: dict[str, float] = {}
+        for i, name in enumerate(sorted(p, key=p.__getitem__)):
+            if p[name] > FAMILY_ALPHA / (len(p) - i):
+                break
+            out[name] = p[name]
+        return out
+
+    return holm

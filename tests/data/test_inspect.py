@@ -1,0 +1,165 @@
+"""Inspect: the numbers of a report against a loop, every warning, and the picture in the terminal."""
+
+import io
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from qdfm.data import inspect as module
+from qdfm.data.dataset import Dataset
+from qdfm.data.inspect import inspect, render
+
+
+def healthy(n: int = 1200, **changes: Any) -> Dataset:
+    rng = np.random.default_rng(0)
+    good = {
+        "observation": rng.normal(size=(n, 3)),
+        "action": rng.integers(0, 4, n),
+        "reward": rng.normal(size=(n, 2)),
+        "next_observation": rng.normal(size=(n, 3)),
+        "terminated": np.arange(n) % 12 == 11,
+    }
+    return Dataset.from_arrays(**(good | changes))
+
+
+def shown(data: Dataset, width: int = 80) -> str:
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(render(inspect(data)))
+    return captured.get()
+
+
+def warned(data: Dataset, *parts: str) -> None:
+    """Exactly one warning, which has all the parts."""
+    (warning,) = inspect(data).warnings
+    for part in parts:
+        assert part in warning
+
+
+def test_numbers_against_a_loop() -> None:
+    episode = np.repeat(np.arange(4), [1, 5, 2, 4])
+    n = len(episode)
+    last = np.r_[np.diff(episode) > 0, True]
+    rng = np.random.default_rng(1)
+    action = np.stack([rng.integers(0, 3, n), rng.integers(0, 2, n)], 1)
+    mask = np.ones((n, 2, 3), bool)
+    data = healthy(
+        n,
+        action=action,
+        terminated=last & (episode != 2),
+        truncated=last & (episode == 2),
+        episode=episode,
+        mask=mask,
+        next_mask=mask,
+        num_actions=(3, 2),
+    )
+    report = inspect(data)
+    assert (report.transitions, report.episodes, report.objectives) == (12, 4, 2)
+    assert (report.terminated, report.truncated, report.masked) == (3, 1, True)
+    assert (report.observation_shape, report.observation_dtype, report.choices) == ((3,), "float32", (3, 2))
+    length = report.episode_length
+    assert (length.min, length.mean, length.max) == (1, 3, 5)
+    for d, k in enumerate((3, 2)):
+        assert report.action_counts[d] == tuple(sum(a == c for a in action[:, d]) for c in range(k))
+    for m in range(2):
+        totals = sorted(sum(data.reward[i, m] for i in range(n) if episode[i] == e) for e in range(4))
+        got = report.returns[m]
+        np.testing.assert_allclose(
+            (got.min, got.max, got.mean), (totals[0], totals[3], sum(totals) / 4), rtol=1e-5
+        )
+        variance = sum((x - sum(totals) / 4) ** 2 for x in totals) / 3
+        np.testing.assert_allclose(got.std, variance**0.5, rtol=1e-5)
+        np.testing.assert_allclose(got.median, (totals[1] + totals[2]) / 2, rtol=1e-5)
+        np.testing.assert_allclose(got.lower_quartile, totals[0] + 0.75 * (totals[1] - totals[0]), rtol=1e-5)
+        np.testing.assert_allclose(got.upper_quartile, totals[2] + 0.25 * (totals[3] - totals[2]), rtol=1e-5)
+
+
+def test_a_report_is_plain() -> None:
+    report = inspect(healthy())
+    json.dumps(asdict(report))
+    assert hash(report) == hash(inspect(healthy()))
+
+
+def test_one_episode_has_no_spread() -> None:
+    assert inspect(healthy(terminated=np.arange(1200) == 1199)).returns[0].std == 0
+
+
+def test_healthy_data_has_no_warnings() -> None:
+    assert inspect(healthy()).warnings == ()
+    assert "Nothing looks wrong." in shown(healthy())
+
+
+def test_few_transitions() -> None:
+    warned(healthy(600), "only 600 transitions")
+
+
+def test_actions_never_taken() -> None:
+    warned(healthy(num_actions=6), "never taken: 4, 5;")
+    many = inspect(healthy(num_actions=40)).warnings[0]
+    assert "13 and 26 more" in many
+    action = np.random.default_rng(0).integers(0, 3, (1200, 2))
+    warned(healthy(action=action, num_actions=(3, 4)), "of token 1", "never taken: 3;")
+
+
+def test_one_action_dominates() -> None:
+    warned(healthy(action=(np.arange(1200) == 5).astype(int)), "Choice 0", "99.9%")
+
+
+def test_constant_features() -> None:
+    observation = np.random.default_rng(0).normal(size=(1200, 3))
+    observation[:, 1] = 0.1
+    warned(healthy(observation=observation), "Constant observation features: 1;")
+    pixels = np.zeros((1200, 2, 2), np.uint8)
+    assert inspect(healthy(observation=pixels, next_observation=pixels)).warnings == ()
+
+
+def test_constant_reward() -> None:
+    reward = np.random.default_rng(0).normal(size=(1200, 2))
+    reward[:, 1] = -1
+    warned(healthy(reward=reward), "Constant reward in objectives: 1;")
+
+
+def test_large_rewards() -> None:
+    data = healthy(reward=1e5 * np.random.default_rng(0).normal(size=1200))
+    warned(data, "Rewards reach", "with_normalisation(reward=True)")
+    assert inspect(data.with_normalisation(reward=True)).warnings == ()
+
+
+def test_open_episodes() -> None:
+    ended = (np.arange(1200) % 12 == 11) & (np.arange(1200) > 30)
+    warned(healthy(terminated=ended, episode=np.arange(1200) // 12), "neither terminate nor truncate: 2;")
+
+
+def test_episodes_that_go_on() -> None:
+    ended = np.isin(np.arange(1200) % 12, (5, 11)) & ~np.isin(np.arange(1200), np.arange(24, 1200, 12) + 5)
+    warned(healthy(terminated=ended, episode=np.arange(1200) // 12), "go on after", ": 5, 17;")
+
+
+def test_duplicate_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.arange(1200) % 400
+    data = healthy()
+    copies = replace(data[rows], episode=data.episode, terminated=data.terminated)
+    warned(copies, "67% of the rows")
+    monkeypatch.setattr(module, "DUPLICATES_LIMIT", 10)
+    assert inspect(copies).warnings == ()
+
+
+def test_the_picture() -> None:
+    text = shown(healthy(action=np.random.default_rng(0).integers(0, 30, (1200, 10))))
+    assert "transitions" in text
+    assert "1,200" in text
+    assert "10 × 30" in text
+    assert "and 10 more" in text  # choices
+    assert "and 2 more tokens" in text
+    assert "█" in text
+    assert text.count("Actions, token") == 8
+
+
+def test_the_picture_fits_a_terminal() -> None:
+    text = shown(healthy(reward=-1.234567e5 * np.random.default_rng(0).normal(size=(1200, 2))))
+    assert "…" not in text
+    assert "e+0" in text

@@ -1,0 +1,97 @@
+"""Sources: names, paths, and where files are looked for."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qdfm.data.dataset import Dataset
+from qdfm.data.sources import GENERATORS, Generator, load_dataset
+from qdfm.data.tables import Columns
+from qdfm.errors import QDFMError
+
+
+@pytest.fixture
+def data() -> Dataset:
+    row = np.arange(8.0)
+    return Dataset.from_arrays(row, row % 2, row, row + 1, row % 4 == 3)
+
+
+@pytest.fixture(autouse=True)
+def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.delenv("QDFM_DATA", raising=False)
+
+
+@pytest.mark.parametrize("goals", [2, 3, 4, 5])
+def test_multigoal(goals: int) -> None:
+    name = f"multigoal-{goals}"
+    loaded = load_dataset(name)
+    assert len(loaded.returns()) == 250 * goals
+    assert GENERATORS[name].about
+
+
+def test_a_generator_can_be_added(data: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(GENERATORS, "mine", Generator(lambda: data, "my own"))
+    assert load_dataset("mine") is data
+
+
+@pytest.mark.parametrize("name", ["multigoal4", "multigaol-4", "Multigoal-4"])
+def test_unknown_names_offer_the_nearest(name: str) -> None:
+    with pytest.raises(QDFMError, match=r"task or data file .*; did you mean 'multigoal-\d'\?"):
+        load_dataset(name)
+
+
+def test_files_by_path_string_and_suffix(data: Dataset, tmp_path: Path) -> None:
+    data.save(tmp_path / "log.npz")
+    for path in (tmp_path / "log.npz", str(tmp_path / "log.npz"), "../log.npz"):
+        np.testing.assert_array_equal(load_dataset(path).observation, data.observation)
+    data.save(tmp_path / "log.NPZ")
+    assert len(load_dataset(tmp_path / "log.NPZ")) == 8
+
+
+def test_tables_and_their_options(tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"x": [1.0, 2.0], "action": [0, 1], "reward": [0.0, 1.0]})
+    frame.write_csv(tmp_path / "log.csv")
+    frame.write_parquet(tmp_path / "log.parquet")
+    for name in ("log.csv", "log.parquet"):
+        loaded = load_dataset(
+            tmp_path / name, columns=Columns(observation="x"), num_actions=4, normalise=False
+        )
+        assert loaded.spec.choices == (4,)
+        assert not loaded.spec.normalisation.observation_mean
+
+
+def test_options_reach_npz(data: Dataset, tmp_path: Path) -> None:
+    names = ("observation", "action", "reward", "next_observation", "terminated")
+    np.savez(tmp_path / "log.npz", **{name: getattr(data, name) for name in names})
+    loaded = load_dataset(tmp_path / "log.npz", num_actions=4, normalise=False)
+    assert loaded.spec.choices == (4,)
+    assert not loaded.spec.normalisation.observation_mean
+    with pytest.raises(QDFMError, match="leave out columns"):
+        load_dataset(tmp_path / "log.npz", columns=Columns())
+
+
+def test_data_folder(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "data" / "deep"
+    folder.mkdir(parents=True)
+    data.save(folder / "log.npz")
+    with pytest.raises(QDFMError, match=r"no file .*QDFM_DATA is not set"):
+        load_dataset("deep/log.npz")
+    monkeypatch.setenv("QDFM_DATA", str(tmp_path / "data"))
+    assert len(load_dataset("deep/log.npz")) == 8
+    with pytest.raises(QDFMError, match=r"no file .*nor under QDFM_DATA"):
+        load_dataset("other.csv")
+    with pytest.raises(QDFMError, match="no file"):
+        load_dataset("/deep/log.npz")
+    Path("deep").mkdir()
+    data[:4].save("deep/log.npz")  # the working folder comes first
+    assert len(load_dataset("deep/log.npz")) == 4
+
+
+def test_a_file_of_an_unknown_kind(tmp_path: Path) -> None:
+    (tmp_path / "log.tsv").write_text("a\tb\n")
+    with pytest.raises(QDFMError, match=r"no known kind; write it as one of \.npz, \.parquet, \.csv"):
+        load_dataset(tmp_path / "log.tsv")

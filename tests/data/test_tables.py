@@ -1,0 +1,400 @@
+"""Tables: the same data from every format, the rules for episodes and successors, and what is refused."""
+
+import builtins
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from qdfm.data.dataset import Dataset
+from qdfm.data.tables import Columns, read_npz, read_table
+from qdfm.errors import QDFMError
+
+polars = pytest.importorskip("polars")
+
+
+def same(a: Dataset, b: Dataset) -> bool:
+    if a.spec != b.spec or jax.tree.structure(a) != jax.tree.structure(b):
+        return False
+    return all(
+        x.dtype == y.dtype and x.tobytes() == y.tobytes()
+        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b))
+    )
+
+
+def log(**changes: Any) -> dict[str, Any]:
+    """Two episodes of three rows; a column that is None is left out."""
+    good = {
+        "episode": [0, 0, 0, 1, 1, 1],
+        "step": [0, 1, 2, 0, 1, 2],
+        "obs_0": [0.0, 1.0, 2.0, 10.0, 11.0, 12.0],
+        "obs_1": [0.5, 1.5, 2.5, 10.5, 11.5, 12.5],
+        "action": [0, 1, 2, 0, 1, 2],
+        "reward": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+        "terminated": [False, False, True, False, False, True],
+    }
+    return {k: v for k, v in (good | changes).items() if v is not None}
+
+
+def write(folder: Path, table: dict[str, Any], suffix: str = ".parquet") -> Path:
+    path = folder / f"log{suffix}"
+    frame = polars.DataFrame(table)
+    if suffix == ".csv":
+        frame.write_csv(path)
+    else:
+        frame.write_parquet(path)
+    return path
+
+
+def refused(path: Path, *parts: str, **options: Any) -> None:
+    with pytest.raises(QDFMError) as error:
+        (read_npz if path.suffix == ".npz" else read_table)(path, **options)
+    sentence = str(error.value)
+    assert "\n" not in sentence
+    for part in (";", *parts):
+        assert part in sentence, sentence
+
+
+def test_parquet_csv_and_npz_agree(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    n = 40
+    obs, following = rng.normal(size=(n, 12)).astype(np.float32), rng.normal(size=(n, 12)).astype(np.float32)
+    action = np.stack([rng.integers(0, 3, n), rng.integers(0, 2, n)], 1)
+    mask = rng.random((n, 2, 3)) < 0.5
+    np.put_along_axis(mask, action[..., None], True, -1)
+    mask[:, 1, 2] = False
+    weight = rng.random(n).astype(np.float32)
+    arrays = {
+        "observation": obs,
+        "action": action,
+        "reward": rng.normal(size=(n, 2)).astype(np.float32),
+        "next_observation": following,
+        "terminated": np.arange(n) % 10 == 9,
+        "truncated": np.arange(n) == n - 5,
+        "mask": mask,
+        "next_mask": mask,
+        "episode": np.repeat(np.arange(5), [10, 10, 10, 6, 4]),
+        "preference": np.stack([weight, 1 - weight], 1),
+    }
+    names = {"observation": "obs", "next_observation": "next_obs"}
+    table = {}
+    for field, values in arrays.items():
+        name, flat = names.get(field, field), values.reshape(n, -1)
+        for i in range(flat.shape[1]):
+            table[name if values.ndim == 1 else f"{name}_{i}"] = flat[:, i]
+    lists = {names.get(k, k): v if v.ndim == 1 else list(v.reshape(n, -1)) for k, v in arrays.items()}
+    nested = lists | {"mask": mask.tolist(), "next_mask": polars.Series(mask)}
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "nested").mkdir()
+    np.savez(tmp_path / "log.npz", **arrays)
+
+    expected = Dataset.from_arrays(**arrays, num_actions=(3, 2))
+    assert expected.observation.shape == (n, 12)
+    for path in (
+        write(tmp_path, table),
+        write(tmp_path, table, ".csv"),
+        write(tmp_path / "lists", lists),
+        write(tmp_path / "nested", nested),
+    ):
+        assert same(read_table(path, num_actions=(3, 2)), expected)
+    assert same(read_npz(tmp_path / "log.npz", num_actions=(3, 2)), expected)
+    raw = Dataset.from_arrays(**arrays, num_actions=(3, 2), normalise=False)
+    assert same(read_table(write(tmp_path, table), num_actions=(3, 2), normalise=False), raw)
+    assert same(read_npz(tmp_path / "log.npz", num_actions=(3, 2), normalise=False), raw)
+
+
+def test_columns_come_in_natural_order(tmp_path: Path) -> None:
+    width = 12
+    table = {f"obs_{i}": [float(i)] * 2 for i in reversed(range(width))}
+    path = write(tmp_path, table | {"action": [0, 1], "reward": [0.0, 1.0]})
+    assert read_table(path).observation[0].tolist() == list(range(width))
+
+
+def test_next_observation_is_the_next_row(tmp_path: Path) -> None:
+    data = read_table(write(tmp_path, log()))
+    assert data.next_observation[:, 0].tolist() == [1, 2, 2, 11, 12, 12]
+    assert data.terminated.tolist() == [False, False, True] * 2
+    assert data.episode.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_rows_in_any_order_and_episodes_by_name(tmp_path: Path) -> None:
+    ordered = read_table(write(tmp_path, log()))
+    shuffle = [0, 5, 2, 4, 1, 3]
+    table = log(episode=["b", "b", "b", "a", "a", "a"])
+    mixed = {k: [v[i] for i in shuffle] for k, v in table.items()}
+    for suffix in (".parquet", ".csv"):
+        assert same(read_table(write(tmp_path, mixed, suffix)), ordered)
+    kinds = polars.DataFrame(mixed).with_columns(polars.col("episode").cast(polars.Categorical))
+    kinds.write_parquet(tmp_path / "kinds.parquet")
+    assert same(read_table(tmp_path / "kinds.parquet"), ordered)
+
+
+def test_without_steps_the_order_of_the_file_counts(tmp_path: Path) -> None:
+    interleave = [0, 3, 1, 4, 2, 5]
+    mixed = {k: [v[i] for i in interleave] for k, v in log(step=None).items()}
+    assert same(read_table(write(tmp_path, mixed)), read_table(write(tmp_path, log())))
+
+
+def test_times_are_steps(tmp_path: Path) -> None:
+    start = datetime(2024, 1, 1)
+    times = [start + timedelta(hours=h) for h in (2, 1, 0, 2, 1, 0)]
+    for suffix in (".parquet", ".csv"):
+        data = read_table(write(tmp_path, log(step=times, terminated=None), suffix))
+        assert data.observation[:, 0].tolist() == [2, 1, 0, 12, 11, 10]
+
+
+def test_a_cut_episode_loses_its_last_row(tmp_path: Path) -> None:
+    data = read_table(write(tmp_path, log(terminated=[False, False, False, False, False, True])))
+    assert data.observation[:, 0].tolist() == [0, 1, 10, 11, 12]
+    assert data.next_observation[:, 0].tolist() == [1, 2, 11, 12, 12]
+    assert data.truncated.tolist() == [False, True, False, False, False]
+    assert data.terminated.tolist() == [False, False, False, False, True]
+    assert data.episode.tolist() == [0, 0, 1, 1, 1]
+
+
+def test_an_episode_of_one_cut_row_vanishes(tmp_path: Path) -> None:
+    table = log(episode=[0, 1, 1, 2, 2, 2], step=None, terminated=[0, 0, 1, 0, 0, 1])
+    data = read_table(write(tmp_path, table))
+    assert data.observation[:, 0].tolist() == [1, 2, 10, 11, 12]
+    assert data.episode.tolist() == [0, 0, 1, 1, 1]
+
+
+def test_next_observation_columns_keep_the_last_row(tmp_path: Path) -> None:
+    after = {"next_obs_0": [9.0] * 6, "next_obs_1": [8.0] * 6}
+    data = read_table(write(tmp_path, log(terminated=[False] * 6, truncated=[0, 0, 1, 0, 0, 1], **after)))
+    assert data.next_observation.tolist() == [[9.0, 8.0]] * 6
+    assert data.truncated.tolist() == [False, False, True] * 2
+
+
+def test_without_terminated_the_last_row_terminates_unless_truncated(tmp_path: Path) -> None:
+    data = read_table(write(tmp_path, log(terminated=None)))
+    assert data.terminated.tolist() == [False, False, True] * 2
+    data = read_table(write(tmp_path, log(terminated=None, truncated=[0, 0, 1, 0, 0, 0])))
+    assert data.terminated.tolist() == [False, False, False, False, True]
+    assert data.truncated.tolist() == [False, True, False, False, False]
+
+
+def test_without_an_episode_column(tmp_path: Path) -> None:
+    data = read_table(write(tmp_path, log(episode=None, step=None)))
+    assert same(data, read_table(write(tmp_path, log())))
+    data = read_table(write(tmp_path, log(episode=None, step=None, terminated=None)))
+    assert data.episode.tolist() == [0] * 6
+    assert data.terminated.tolist() == [False] * 5 + [True]
+    data = read_table(
+        write(tmp_path, log(episode=None, step=None, terminated=None, truncated=[0, 0, 1, 0, 0, 0]))
+    )
+    assert data.episode.tolist() == [0, 0, 1, 1, 1]
+
+
+def test_masks_shift_like_observations(tmp_path: Path) -> None:
+    legal = {
+        "mask_0": [1, 0, 0, 1, 0, 0],
+        "mask_1": [0, 1, 1, 1, 1, 0],
+        "mask_2": [0, 0, 1, 1, 1, 1],
+    }
+    data = read_table(write(tmp_path, log(**legal)))
+    expected = np.stack([legal[f"mask_{k}"] for k in range(3)], 1).astype(bool)
+    np.testing.assert_array_equal(data.mask[:, 0], expected)
+    np.testing.assert_array_equal(data.next_mask[:, 0], expected[[1, 2, 2, 4, 5, 5]])
+    # With next observations but no next masks, the end of a cut episode is still unknown.
+    after = {"next_obs_0": [9.0] * 6, "next_obs_1": [8.0] * 6, "terminated": [0, 0, 0, 0, 0, 1]}
+    assert len(read_table(write(tmp_path, log(**legal, **after)))) == 5
+
+
+def test_names_of_columns(tmp_path: Path) -> None:
+    table = {
+        "x": [1.0, 2.0],
+        "action_taken": [0, 1],
+        "action_mask_0": [1, 1],
+        "action_mask_1": [1, 1],
+        "action_name": ["left", "right"],
+        "gain_a": [1.0, 2.0],
+        "gain_b": [3.0, 4.0],
+    }
+    columns = Columns(observation="x", action="action", mask="action_mask", reward="gain")
+    path = write(tmp_path, {k: v for k, v in table.items() if k != "action_name"})
+    data = read_table(path, columns)
+    assert data.action[:, 0].tolist() == [0, 1]
+    assert data.mask.shape == (2, 1, 2)
+    assert data.reward.tolist() == [[1, 3], [2, 4]]
+    refused(write(tmp_path, table), "'action_name'", "'left' in row 0", columns=columns)
+
+
+def test_bytes_are_numbers_in_columns_and_pixels_in_lists(tmp_path: Path) -> None:
+    small = polars.Series([0, 1, 2, 3, 4, 5], dtype=polars.UInt8)
+    data = read_table(write(tmp_path, log(obs_0=small, obs_1=None)))
+    assert data.observation.dtype == np.float32
+    pixels = polars.Series(np.arange(24, dtype=np.uint8).reshape(6, 2, 2))
+    data = read_table(write(tmp_path, log(obs_0=None, obs_1=None, obs=pixels)))
+    assert data.observation.dtype == np.uint8
+    assert data.spec.observation_shape == (2, 2)
+    assert data.observation[1].tolist() == [[4, 5], [6, 7]]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+@pytest.mark.parametrize("column", ["obs_0", "reward", "step"])
+def test_nan_and_infinity(tmp_path: Path, suffix: str, column: str) -> None:
+    for value in (float("nan"), float("inf")):
+        values = [float(i) for i in range(6)]
+        values[4] = value
+        refused(write(tmp_path, log(**{column: values}), suffix), repr(column), "row 4")
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+@pytest.mark.parametrize("column", ["obs_0", "action", "reward", "terminated", "step", "episode"])
+def test_empty_cells(tmp_path: Path, suffix: str, column: str) -> None:
+    values = list(log()[column])
+    values[3] = None
+    refused(write(tmp_path, log(**{column: values}), suffix), repr(column), "empty", "row 3")
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+@pytest.mark.parametrize("column", ["obs_0", "action", "reward", "terminated", "step"])
+def test_text(tmp_path: Path, suffix: str, column: str) -> None:
+    values = ["1", "0", "1", "0", "oops", "1"]
+    refused(write(tmp_path, log(**{column: values}), suffix), repr(column), "'oops' in row 4", "give numbers")
+
+
+def test_categories_and_records(tmp_path: Path) -> None:
+    kinds = polars.Series(list("abcabc"), dtype=polars.Categorical)
+    refused(write(tmp_path, log(action=kinds)), "'action'", "Categorical", "'a' in row 0")
+    refused(write(tmp_path, log(reward=[{"a": 1}] * 6)), "'reward'", "records")
+    refused(write(tmp_path, log(episode=[[1]] * 6)), "'episode'", "lists")
+
+
+def test_lists(tmp_path: Path) -> None:
+    plain = {"obs_0": None, "obs_1": None}
+    ragged = [[1.0, 2.0]] * 4 + [[1.0]] + [[1.0, 2.0]]
+    refused(write(tmp_path, log(**plain, obs=ragged)), "'obs'", "length 1 in row 4", "length 2")
+    refused(write(tmp_path, log(**plain, obs=[[]] * 6)), "'obs'", "length 0 in row 0")
+    hole = [[1.0, 2.0]] * 4 + [[1.0, None]] + [[1.0, 2.0]]
+    refused(write(tmp_path, log(**plain, obs=hole)), "'obs'", "empty in row 4")
+    hole[4] = [1.0, float("nan")]
+    refused(write(tmp_path, log(**plain, obs=hole)), "'obs'", "NaN or infinite in row 4")
+    refused(write(tmp_path, log(**plain, obs=[[["a", "b"]]] * 6)), "'obs'", "'a' in row 0")
+    deep = [[[1.0], [2.0]]] * 3 + [[[1.0], [2.0, 3.0]]] + [[[1.0], [2.0]]] * 2
+    refused(write(tmp_path, log(**plain, obs=deep)), "'obs'", "length 2 in row 3")
+
+
+@pytest.mark.parametrize(
+    ("missing", "there", "field"),
+    [("obs", "obsv", "observation"), ("action", "actoin", "action"), ("reward", "rewards", "reward")],
+)
+def test_missing_columns_name_the_nearest(tmp_path: Path, missing: str, there: str, field: str) -> None:
+    table = log(obs_0=None, obs_1=None, obs=[0.0] * 6)
+    table[there] = table.pop(missing)
+    refused(write(tmp_path, table), field, repr(missing), f"did you mean {there!r}?")
+
+
+def test_a_renamed_column_must_be_there(tmp_path: Path) -> None:
+    path = write(tmp_path, log())
+    refused(path, "step", "'steps'", "did you mean 'step'?", columns=Columns(step="steps"))
+    refused(path, "preference", "'weights'", columns=Columns(preference="weights"))
+
+
+def test_errors_of_the_data_name_rows_of_the_file(tmp_path: Path) -> None:
+    shuffle = [3, 5, 2, 4, 1, 0]
+    mixed = {k: [v[i] for i in shuffle] for k, v in log().items()}
+    refused(write(tmp_path, mixed), "action is 2 in row 1", num_actions=2)
+    mixed["mask_0"], mixed["mask_1"], mixed["mask_2"] = [1] * 6, [1] * 6, [1, 1, 0, 1, 1, 1]
+    refused(write(tmp_path, mixed), "illegal", "row 2")
+    refused(write(tmp_path, log(action=[0.0, 1.0, 0.5, 0.0, 1.0, 2.0])), "action", "row 2")
+    refused(write(tmp_path, log(action=[0, 1, -1, 0, 1, 2])), "action is -1 in row 2")
+    refused(write(tmp_path, log(terminated=[0, 0, 1, 0, 2, 1])), "'terminated'", "row 4")
+    refused(write(tmp_path, log(preference_0=[2.0] * 6)), "preference", "row 0")
+    refused(write(tmp_path, log(action=[0] * 6)), "single choice")
+
+
+def test_duplicate_steps(tmp_path: Path) -> None:
+    refused(write(tmp_path, log(step=[0, 1, 2, 0, 1, 1])), "step is 1", "row 4", "row 5")
+    refused(write(tmp_path, log(episode=None, terminated=None)), "step is 0", "episode column")
+
+
+def test_an_episode_that_goes_on_after_its_end(tmp_path: Path) -> None:
+    refused(write(tmp_path, log(terminated=[0, 1, 1, 0, 0, 1])), "row 1", "goes on", "episode")
+
+
+def test_nothing_to_learn_from(tmp_path: Path) -> None:
+    refused(write(tmp_path, {k: v[:0] for k, v in log().items()}), "no rows")
+    lone = log(episode=list(range(6)), terminated=[False] * 6)
+    refused(write(tmp_path, lone), "next observation is known", "next_obs")
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    for suffix in (".parquet", ".csv", ".npz"):
+        path = tmp_path / f"broken{suffix}"
+        path.write_bytes(bytes(range(256)) * 4)
+        refused(path, str(path))
+        path.write_bytes(b"")
+        refused(path, str(path))
+        path.unlink()
+        refused(path, str(path), "Cannot read")
+    path = write(tmp_path, log())
+    path.write_bytes(path.read_bytes()[:-20])
+    refused(path, "not a readable .parquet")
+    (tmp_path / "ragged.csv").write_text("obs,action,reward\n1,2,3,4\n")
+    refused(tmp_path / "ragged.csv", "not a readable .csv")
+    (tmp_path / "twice.csv").write_text("obs_0,obs_0,action,reward\n1,2,0,4\n")
+    refused(tmp_path / "twice.csv", "two columns 'obs_0'")
+
+
+def test_without_polars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, real = write(tmp_path, log()), builtins.__import__
+
+    def missing(name: str, *rest: Any, **options: Any) -> Any:
+        if name == "polars":
+            raise ImportError(name)
+        return real(name, *rest, **options)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    refused(path, 'pip install "qdfm[tables]"')
+
+
+def arrays() -> dict[str, Any]:
+    row = np.arange(6.0)
+    flags = row % 3 == 2
+    return {
+        "observation": row,
+        "action": row % 3,
+        "reward": row,
+        "next_observation": row,
+        "terminated": flags,
+    }
+
+
+def test_npz_names(tmp_path: Path) -> None:
+    path = tmp_path / "log.npz"
+    np.savez(path, **arrays(), observations=np.zeros(6))
+    refused(path, "'observations'", "did you mean 'observation'?")
+    np.savez(path, **{k: v for k, v in arrays().items() if k not in ("reward", "terminated")})
+    refused(path, "lacks reward, terminated")
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    (tmp_path / "array.npy").rename(path)
+    refused(path, "no .npz file")
+
+
+def test_npz_of_a_saved_dataset(tmp_path: Path) -> None:
+    data = Dataset.from_arrays(**arrays()).with_normalisation(reward=True)
+    data.save(tmp_path / "data.npz")
+    assert same(read_npz(tmp_path / "data.npz"), data)
+    refused(tmp_path / "data.npz", "leave out num_actions", num_actions=4)
+
+
+class Trap:
+    """Unpickling it leaves a file behind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.path,)
+
+
+def test_npz_with_objects_is_refused_unread(tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    np.savez(tmp_path / "log.npz", **(arrays() | {"reward": np.array([Trap(mark)] * 6, object)}))
+    refused(tmp_path / "log.npz", "not loaded")
+    assert not mark.exists()

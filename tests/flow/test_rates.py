@@ -1,0 +1,78 @@
+"""Rate parameterisations against their formulas; what they never do: leave illegally, arrive illegally, blow up."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qdfm.flow.rates import PARAMETERISATIONS, log_posterior, off_diagonal
+from qdfm.flow.samplers import jump_law
+
+RNG = np.random.default_rng(3)
+SCORES = RNG.normal(0, 2, (6, 2, 4))
+LEGAL = np.array([[1, 1, 1, 1], [1, 0, 1, 0]], bool)
+CURRENT = np.array([[0, 0], [1, 2], [2, 0], [3, 2], [0, 2], [1, 0]])
+TIMES = np.array([0, 0.1, 0.5, 0.9, 0.95, 0.99])
+
+
+def reference(name: str, masked: bool, current: np.ndarray) -> np.ndarray:
+    """The formulas, entry by entry."""
+    out = np.zeros(SCORES.shape)
+    for b, d, a in np.ndindex(*SCORES.shape):
+        stays = current[b, d] != 4 if masked else current[b, d] == a
+        if not LEGAL[d, a] or stays:
+            continue
+        g = SCORES[b, d]
+        out[b, d, a] = np.log1p(np.exp(g[a]))
+        if name == "posterior":
+            out[b, d, a] = np.exp(g[a]) / np.exp(g[LEGAL[d]]).sum() / (1 - TIMES[b])
+    return out
+
+
+@pytest.mark.parametrize("name", PARAMETERISATIONS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_rates_are_their_formulas(x64, name, masked):
+    current = np.where(RNG.random(CURRENT.shape) < 0.5, 4, CURRENT) if masked else CURRENT
+    rates = off_diagonal(name, jnp.asarray(SCORES), jnp.asarray(current), jnp.asarray(TIMES), jnp.asarray(LEGAL), masked)
+    assert rates.dtype == jnp.float64
+    np.testing.assert_allclose(rates, reference(name, masked, current), rtol=1e-12, atol=0)
+    assert np.all(np.asarray(rates)[:, 1, ~LEGAL[1]] == 0)
+
+
+def test_posterior_rates_never_need_the_clamp(x64):
+    for steps in (1, 5, 20):
+        for n in range(steps):
+            t = jnp.full(6, n / steps)
+            rates = off_diagonal("posterior", jnp.asarray(SCORES), jnp.asarray(CURRENT), t, jnp.asarray(LEGAL))
+            assert float(rates.sum(-1).max()) / steps <= 1 + 1e-12
+            np.testing.assert_allclose(jump_law(rates, 1 / steps), rates / steps, rtol=1e-12)
+
+
+@pytest.mark.parametrize("choices", [2, 7, 256, 1024])
+def test_a_fresh_softplus_network_leaves_at_rate_one(choices):
+    bias = PARAMETERISATIONS["softplus"].bias(choices)
+    assert (choices - 1) * np.log1p(np.exp(bias)) == pytest.approx(1, rel=1e-12)
+    assert PARAMETERISATIONS["posterior"].bias(choices) == 0
+
+
+def test_a_single_choice_has_a_finite_bias():
+    assert np.isfinite(PARAMETERISATIONS["softplus"].bias(1))
+
+
+@pytest.mark.parametrize("name", PARAMETERISATIONS)
+@pytest.mark.parametrize("size", [1.0, 1e4])
+def test_gradients_stay_finite_with_illegal_choices_and_large_scores(name, size):
+    scores = jnp.asarray(size * SCORES, jnp.float32)
+    args = jnp.asarray(CURRENT), jnp.asarray(TIMES, jnp.float32), jnp.asarray(LEGAL)
+    value, gradient = jax.value_and_grad(lambda s: jnp.sum(off_diagonal(name, s, *args)))(scores)
+    assert np.isfinite(value)
+    assert np.isfinite(gradient).all()
+    assert np.all(np.asarray(gradient)[:, 1, ~LEGAL[1]] == 0)
+
+
+def test_log_posterior_normalises_over_the_legal_choices(x64):
+    p = np.exp(log_posterior(jnp.asarray(SCORES), jnp.asarray(LEGAL)))
+    assert np.all(p[:, 1, ~LEGAL[1]] == 0)
+    np.testing.assert_allclose(p.sum(-1), 1, atol=1e-14)
+    shifted = np.exp(log_posterior(jnp.asarray(SCORES) + 1e3, jnp.asarray(LEGAL)))
+    np.testing.assert_allclose(shifted, p, rtol=1e-9)
