@@ -34,7 +34,7 @@ def write_file(path: Path, content: bytes) -> None:
 
 def write_tree(path: str | Path, kind: str, tree: Any, header: dict[str, Any]) -> None:
     """Save the arrays of a pytree with a header of plain JSON values."""
-    tensors = {name: np.ascontiguousarray(leaf) for name, leaf in _named(jax.device_get(tree)).items()}
+    tensors = {name: np.array(leaf, order="C") for name, leaf in _named(jax.device_get(tree)).items()}
     meta = {"format": f"qdfm-{kind}", "version": str(FORMAT_VERSION), "qdfm": __version__}
     write_file(Path(path), save(tensors, {**meta, "header": json.dumps(header)}))
 

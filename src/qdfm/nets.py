@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from qdfm.data.spec import Spec
 
 FREQUENCIES = 8
+HE = math.sqrt(6.0)  # He's uniform initialisation, for layers that a ReLU follows
 
 
 def features(spec: Spec, observation: jax.Array) -> jax.Array:
@@ -52,8 +53,8 @@ class Linear(eqx.Module):
     weight: jax.Array  # [in, out]
     bias: jax.Array  # [out]
 
-    def __init__(self, inputs: int, outputs: int, key: jax.Array, scale: float = 1.0):
-        bound = scale / math.sqrt(max(inputs, 1))
+    def __init__(self, inputs: int, outputs: int, key: jax.Array, gain: float = HE):
+        bound = gain / math.sqrt(max(inputs, 1))
         self.weight = jax.random.uniform(key, (inputs, outputs), minval=-bound, maxval=bound)
         self.bias = jnp.zeros(outputs)
 
@@ -68,10 +69,10 @@ class Trunk(eqx.Module):
     head: Linear
     norm: bool = eqx.field(static=True)
 
-    def __init__(self, hidden: tuple[int, ...], outputs: int, norm: bool, key: jax.Array, head_scale: float = 1.0):
+    def __init__(self, hidden: tuple[int, ...], outputs: int, norm: bool, key: jax.Array, head_gain: float = 1.0):
         keys = jax.random.split(key, len(hidden))
         self.layers = tuple(Linear(a, b, k) for a, b, k in zip(hidden[:-1], hidden[1:], keys[1:], strict=True))
-        self.head = Linear(hidden[-1], outputs, keys[0], head_scale)
+        self.head = Linear(hidden[-1], outputs, keys[0], head_gain)
         self.norm = norm
 
     def __call__(self, first: jax.Array) -> jax.Array:
@@ -116,14 +117,14 @@ class TokenMLP(eqx.Module):
 
     def __init__(
         self, inputs: int, tokens: int, states: int, extra: int, hidden: tuple[int, ...], outputs: int,
-        norm: bool, key: jax.Array, head_scale: float = 1.0,
+        norm: bool, key: jax.Array, head_gain: float = 1.0,
     ):  # fmt: skip
         k1, k2, k3, k4 = jax.random.split(key, 4)
-        bound = 1 / math.sqrt(inputs + tokens + extra)  # each token adds one active input
+        bound = HE / math.sqrt(inputs + tokens + extra)  # each token adds one active input
         self.first = Linear(inputs, hidden[0], k1)
         self.table = jax.random.uniform(k2, (tokens, states, hidden[0]), minval=-bound, maxval=bound)
         self.extra = jax.random.uniform(k3, (extra, hidden[0]), minval=-bound, maxval=bound)
-        self.trunk = Trunk(hidden, outputs, norm, k4, head_scale)
+        self.trunk = Trunk(hidden, outputs, norm, k4, head_gain)
 
     def embed(self, x: jax.Array) -> jax.Array:
         """The context's share `[..., hidden]` of the first layer."""
@@ -157,7 +158,7 @@ class FlowNet(eqx.Module):
         inputs = feature_size(spec) + preference_size(spec)
         states = self.choices + int(masked)
         outputs = self.tokens * self.choices
-        net = TokenMLP(inputs, self.tokens, states, 2 * FREQUENCIES, hidden, outputs, norm, key, head_scale=0.1)
+        net = TokenMLP(inputs, self.tokens, states, 2 * FREQUENCIES, hidden, outputs, norm, key, head_gain=0.1)
         self.net = eqx.tree_at(lambda n: n.trunk.head.bias, net, jnp.full(outputs, bias))
 
     def embed(self, x: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The mixture path: its target generator, the Kolmogorov equation by enumeration, and the draws it is made of."""
+"""The mixture path: its target generator, the Kolmogorov equation by enumeration, and its draws."""
 
 import itertools
 
@@ -13,7 +13,7 @@ BELOW_ONE = np.nextafter(np.float32(1), np.float32(0))
 
 
 def joint_generator(rates: np.ndarray) -> np.ndarray:
-    """G[to, from] of the joint chain, from off-diagonal rates `[J, D, K]` of all joint states, one token at a time."""
+    """G[to, from] of the joint chain, token by token, from off-diagonal rates `[J, D, K]` of all states."""
     size, tokens, k = rates.shape
     states = list(itertools.product(range(k), repeat=tokens))
     generator = np.zeros((size, size))

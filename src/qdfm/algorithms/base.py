@@ -59,8 +59,8 @@ class Config:
 
     batch_size: int = 256
     """Transitions per gradient step."""
-    learning_rate: float = 3e-4
-    """Adam's step size."""
+    learning_rate: float = 1e-3
+    """Adam's step size for policies, whose acting weights are averaged."""
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of every network."""
     ema: float = 0.995

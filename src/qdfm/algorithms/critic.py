@@ -31,6 +31,8 @@ class CriticConfig(Config):
 
     critic_steps: int = 40_000
     """Gradient steps of the critic."""
+    critic_learning_rate: float = 3e-4
+    """Adam's step size for the critic, whose targets move."""
     gamma: float = 0.99
     """Discount factor."""
     beta: float = 10.0
@@ -100,7 +102,7 @@ def init_critic(config: CriticConfig, spec: Spec, key: jax.Array) -> CriticState
     """A fresh critic."""
     assert config.critics is not None and config.layer_norm is not None  # resolved
     net = Critic(spec, config.hidden, config.critics, config.critic == "vector", config.layer_norm, key)
-    return CriticState(learner.start(net, config.learning_rate), jnp.float32(config.beta))
+    return CriticState(learner.start(net, config.critic_learning_rate), jnp.float32(config.beta))
 
 
 def read(config: CriticConfig, values: jax.Array, preference: jax.Array) -> jax.Array:
@@ -177,7 +179,7 @@ def update_critic(
         return jnp.sum(jnp.mean(error**2, (1, 2))), q
 
     (value_loss, q), gradient = jax.value_and_grad(loss, has_aux=True)(state.learner.net)
-    new, norm = learner.descend(state.learner, gradient, config.learning_rate, 1 - config.target_rate)
+    new, norm = learner.descend(state.learner, gradient, config.critic_learning_rate, 1 - config.target_rate)
     data_q = jnp.einsum("ebr,br->eb", q, preference)
     beta = _follow_beta(config, state.beta, data_q, support.log_mu, scalarise(next_q, preference))
     metrics = {"loss": value_loss, "grad_norm": norm, "q": jnp.mean(data_q), "beta": beta}

@@ -95,7 +95,7 @@ class QDFM(CriticConfig):
             "warmup_endpoint": "behaviour", "improve_start": "data", "act_start": "behaviour", "endpoints": "model",
             "samples": 64, "support_share": 0.0, "backup": "boltzmann", "backup_samples": 64, "critics": 1,
             "pessimism": "mean", "critic": "scalarised", "beta": 20.0, "beta_scale": "none", "ema": 0.0,
-            "layer_norm": False,
+            "layer_norm": False, "learning_rate": 3e-4,
         }  # fmt: skip
         return cls(**{**printed, **changes})
 

@@ -16,12 +16,23 @@ import numpy as np
 Rates = Callable[[jax.Array, jax.Array], jax.Array]  # (A_t [..., D], scalar t) -> off-diagonal rates [..., D, K]
 
 
+def _supported(choice: jax.Array, weights: jax.Array) -> jax.Array:
+    """`choice` `[..., M]`, the likeliest one in place of any that has weight 0 (K, which is none, stays).
+
+    XLA adds up long rows in blocks, so that a cumulative sum may waver where nothing is added. A draw that falls
+    there, about one in ten million, would be one that the weights exclude.
+    """
+    choices = weights.shape[-1]
+    weight = jnp.take_along_axis(weights, jnp.minimum(choice, choices - 1), -1)
+    return jnp.where((weight > 0) | (choice == choices), choice, jnp.argmax(weights, -1, keepdims=True))
+
+
 def inverse_cdf(uniforms: jax.Array, weights: jax.Array) -> jax.Array:
     """Draws `[..., M]` from unnormalised weights `[..., K]` by uniforms `[..., M]`; weight 0 is never drawn."""
     total = jnp.cumsum(weights, -1)
     # The largest float below 1 times the total may round up to the total, which would pass the last positive weight.
     u = jnp.minimum(uniforms, 1 - jnp.finfo(weights.dtype).eps) * total[..., -1:]
-    return jnp.sum(total[..., None, :] <= u[..., None], -1).astype(jnp.int32)
+    return _supported(jnp.sum(total[..., None, :] <= u[..., None], -1), weights).astype(jnp.int32)
 
 
 def jump_law(rates: jax.Array, h: float, alpha: float = 1.0) -> jax.Array:
@@ -50,10 +61,11 @@ def euler(
     def step(current: jax.Array, inputs: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
         n, u = inputs
         r = rates(current, (n / steps).astype(u.dtype))
-        cdf = jnp.cumsum(_step_law(r, current, n, steps, alpha, masked), -1)
+        law = _step_law(r, current, n, steps, alpha, masked)
+        cdf = jnp.cumsum(law, -1)
         if masked:  # so that rounding cannot leave a token masked
             cdf = jnp.where(n == steps - 1, cdf / jnp.maximum(cdf[..., -1:], 1 - 1e-3), cdf)
-        choice = jnp.sum(cdf <= u[..., None], -1)
+        choice = _supported(jnp.sum(cdf <= u[..., None], -1, keepdims=True), law)[..., 0]
         return jnp.where(choice < r.shape[-1], choice, current).astype(a0.dtype), None
 
     return jax.lax.scan(step, a0, (jnp.arange(steps), uniforms))[0]
@@ -83,7 +95,8 @@ def exact_law(
     def step(p: jax.Array, n: jax.Array) -> tuple[jax.Array, None]:
         law = _step_law(rates(every, (n / steps).astype(p0.dtype)), every, n, steps, alpha, masked)
         law = jnp.pad(law, ((0, 0), (0, 0), (0, states - law.shape[-1])))
-        law = law + (1 - jnp.sum(law, -1, keepdims=True)) * here  # [J, D, S], staying included
+        stay = jnp.maximum(1 - jnp.sum(law, -1, keepdims=True), 0)  # not below 0 by rounding
+        law = law + stay * here  # [J, D, S]
         kernel = law[:, 0][:, every[:, 0]]
         for d in range(1, tokens):
             kernel = kernel * law[:, d][:, every[:, d]]

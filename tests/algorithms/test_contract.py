@@ -1,0 +1,214 @@
+"""The contract that every registered algorithm passes: fit, act, save, load, mask, determinism, vmap = loop."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+import qdfm
+from qdfm.algorithms import ALGORITHMS, QDFM
+from qdfm.train import train
+
+TINY = {"batch_size": 32, "hidden": (16, 16)}
+
+
+def random_data(kind: str) -> qdfm.Dataset:
+    """Random transitions of three kinds of action: one choice, one choice with masks, two parts of unequal size."""
+    rng = np.random.default_rng(0)
+    n, k = 200, 5
+    obs = rng.normal(size=(n, 3))
+    mask = next_mask = None
+    if kind == "masked":
+        mask = rng.random((n, k)) < 0.5
+        action = rng.integers(k, size=n)
+        mask[np.arange(n), action] = True
+        next_mask = np.roll(mask, -1, 0)
+    elif kind == "parts":
+        action = np.stack([rng.integers(3, size=n), rng.integers(2, size=n)], 1)
+    else:
+        action = rng.integers(k, size=n)
+    return qdfm.Dataset.from_arrays(
+        obs, action, rng.normal(size=n), np.roll(obs, -1, 0), np.arange(n) % 20 == 19, mask=mask, next_mask=next_mask,
+        num_actions=(3, 2) if kind == "parts" else k,
+    )  # fmt: skip
+
+
+def tiny(name: str, steps: int = 20) -> qdfm.algorithms.Config:
+    config = ALGORITHMS[name](**TINY)
+    counts = {f.name: steps for f in dataclasses.fields(config) if f.name.endswith("_steps")}
+    return dataclasses.replace(config, **counts)
+
+
+CASES = [(name, kind) for name in ALGORITHMS for kind in ("single", "masked", "parts")]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_fit_act_save_load(name, kind, tmp_path):
+    data = random_data(kind)
+    agent = tiny(name).fit(data, seed=1, progress=False)
+    again = tiny(name).fit(data, seed=1, progress=False)
+    other = tiny(name).fit(data, seed=2, progress=False)
+    obs = np.asarray(data.observation[:50])
+    mask = None if data.mask is None else np.asarray(data.mask[:50])
+    p = agent.action_probabilities(obs, mask=mask)
+    shape = (3, 3) if kind == "parts" else (5,)
+    assert p.shape == (50, *shape)
+    np.testing.assert_allclose(p.reshape(50, -1).sum(1), 1, atol=1e-5)
+    np.testing.assert_array_equal(p, again.action_probabilities(obs, mask=mask))
+    assert not np.array_equal(p, other.action_probabilities(obs, mask=mask))
+    actions = agent.act(obs, mask=mask, seed=3)
+    np.testing.assert_array_equal(actions, again.act(obs, mask=mask, seed=3))
+    tokens = actions.reshape(50, -1)
+    assert (tokens >= 0).all()
+    assert (tokens < np.asarray(data.spec.choices)).all()
+    if mask is not None:
+        assert (p[~mask[:, 0]] == 0).all()
+        assert mask[np.arange(50), 0, actions].all()
+    if kind == "parts":
+        assert (p[:, :, 2] == 0).all()  # the second part has two choices only
+    agent.save(tmp_path / "agent.safetensors")
+    loaded = qdfm.load(tmp_path / "agent.safetensors")
+    assert loaded.config == agent.config
+    assert loaded.spec == agent.spec
+    np.testing.assert_array_equal(p, loaded.action_probabilities(obs, mask=mask))
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_draws_follow_the_probabilities(name, kind):
+    data = random_data(kind)
+    agent = tiny(name).fit(data, seed=1, progress=False)
+    obs = np.asarray(data.observation[0])
+    mask = None if data.mask is None else np.asarray(data.mask[0])
+    p = agent.action_probabilities(obs, mask=mask).reshape(-1)
+    n = 20_000
+    actions = agent.act(np.repeat(obs[None], n, 0), mask=mask, seed=0).reshape(n, -1)
+    index = np.ravel_multi_index(tuple(actions.T), (data.spec.num_choices,) * data.spec.tokens)
+    counts = np.bincount(index, minlength=p.size)
+    assert counts[p == 0].sum() == 0
+    likely = p * n >= 5
+    if likely.sum() < 2:
+        assert counts[likely].sum() >= n - 5 * (p[~likely].sum() * n + 1)
+        return
+    observed = np.append(counts[likely], counts[~likely].sum())
+    expected = np.append(p[likely], p[~likely].sum()) * n
+    keep = expected > 0
+    expected = expected[keep] * observed[keep].sum() / expected[keep].sum()
+    assert stats.chisquare(observed[keep], expected).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_greedy_takes_the_most_likely_action(name):
+    data = random_data("single")
+    agent = tiny(name).fit(data, progress=False)
+    obs = np.asarray(data.observation[:50])
+    np.testing.assert_array_equal(agent.act(obs, greedy=True), agent.action_probabilities(obs).argmax(1))
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_seeds_side_by_side_are_the_seeds_alone(name):
+    data = random_data("single")
+    config = tiny(name, steps=100)
+    together = train(config, data, seeds=(0, 1, 2), progress=False)
+    for seed, agent in enumerate(together):
+        alone = train(config, data, seeds=(seed,), progress=False)[0]
+        for a, b in zip(jax.tree.leaves(agent.policy), jax.tree.leaves(alone.policy), strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rates": "softplus", "loss": "l2", "steps": 4},
+        {"rates": "softplus", "loss": "kl", "steps": 4, "time_weight": "squared", "source": "mask"},
+        {"loss": "kl", "steps": 3, "diagonal": False},
+        {"loss": "l2", "diagonal": False, "time_weight": "squared", "steps": 3},
+        {"endpoints": "behaviour", "samples": 4},
+        {"endpoints": "model", "samples": 4, "renew_every": 5, "steps": 2},
+        {"objective": "literal", "samples": 4, "steps": 3},
+        {"objective": "literal", "samples": 4, "steps": 3, "endpoints": "behaviour"},
+        {"source": "mask", "steps": 2, "time_weight": "inverse"},
+        {"backup": "soft", "beta_scale": "share"},
+        {"backup": "mean", "beta_scale": "none", "critics": 4, "pessimism": "mean-std"},
+        {"backup_samples": 3, "critic": "scalarised", "layer_norm": True, "support_share": 0.0},
+        {"behaviour": "network", "warmup_endpoint": "behaviour", "act_start": "behaviour", "improve_start": "data"},
+    ],
+    ids=lambda c: "-".join(map(str, c.values())),
+)
+def test_every_switch_of_qdfm_trains_on_one_token(changes):
+    data = random_data("masked")
+    agent = dataclasses.replace(tiny("qdfm"), **changes).fit(data, progress=False)
+    mask = np.asarray(data.mask[:20])
+    p = agent.action_probabilities(np.asarray(data.observation[:20]), mask=mask)
+    np.testing.assert_allclose(p.sum(1), 1, atol=1e-5)
+    assert (p[~mask[:, 0]] == 0).all()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"source": "uniform", "steps": 4},
+        {"endpoints": "model", "samples": 4, "renew_every": 5},
+        {"objective": "literal", "samples": 4},
+        {"rates": "softplus", "loss": "kl", "steps": 4, "source": "uniform"},
+        {"backup": "boltzmann", "critics": 2, "pessimism": "min"},
+    ],
+    ids=lambda c: "-".join(map(str, c.values())),
+)
+def test_every_switch_of_qdfm_trains_on_two_tokens(changes):
+    data = random_data("parts")
+    agent = dataclasses.replace(tiny("qdfm"), **changes).fit(data, progress=False)
+    p = agent.action_probabilities(np.asarray(data.observation[:20]))
+    np.testing.assert_allclose(p.sum((1, 2)), 1, atol=1e-5)
+    assert (p[:, :, 2] == 0).all()
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_two_objectives_and_a_preference(name):
+    rng = np.random.default_rng(0)
+    n = 100
+    obs = rng.normal(size=(n, 3))
+    data = qdfm.Dataset.from_arrays(
+        obs, rng.integers(4, size=n), rng.normal(size=(n, 2)), np.roll(obs, -1, 0), np.arange(n) % 10 == 9
+    )
+    agent = tiny(name).fit(data, progress=False)
+    left = agent.action_probabilities(obs, preference=[1, 0])
+    right = agent.action_probabilities(obs, preference=[0, 1])
+    assert not np.allclose(left, right)
+    with pytest.raises(qdfm.QDFMError, match="2 objectives"):
+        agent.act(obs)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"rates": "sofplus"}, "did you mean 'softplus'"),
+        ({"rates": "softplus"}, "cross_entropy needs posterior"),
+        ({"act_start": "behaviour"}, "need behaviour="),
+        ({"steps": 0}, "at least 1"),
+        ({"alpha": 0.0}, "alpha"),
+        ({"gamma": 1.5}, "gamma"),
+        ({"beta": -1.0}, "beta"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"ema": 1.0}, "ema"),
+        ({"learning_rate": -1.0}, "learning_rate"),
+        ({"share_target": 0.0}, "share_target"),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_refused(changes, says):
+    with pytest.raises(qdfm.QDFMError, match=says):
+        QDFM(**changes).fit(random_data("single"), progress=False)
+
+
+def test_too_many_joint_actions_are_refused_by_the_value_baselines():
+    rng = np.random.default_rng(0)
+    obs, action = rng.normal(size=(50, 2)), rng.integers(4, size=(50, 6))
+    data = qdfm.Dataset.from_arrays(obs, action, np.zeros(50), obs, np.ones(50), num_actions=(4,) * 6)
+    with pytest.raises(qdfm.QDFMError, match=r"4\*\*6"):
+        tiny("greedyq").fit(data, progress=False)
+    agent = tiny("qdfm", steps=3).fit(data, progress=False)
+    assert agent.act(obs).shape == (50, 6)
+    assert agent.act(obs, greedy=True).shape == (50, 6)
+    with pytest.raises(qdfm.QDFMError, match="draw samples"):
+        agent.action_probabilities(obs)
