@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from qdfm.errors import QDFMError
+from qdfm.experiments.report import made_here
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Cells:
         """The result of a cell, computed if it is not known; `describes` holds all that it depends on."""
         key = sha256(json.dumps(describes, sort_keys=True).encode()).hexdigest()[:16]
         if key not in self.known:
-            result = json.loads(json.dumps(compute()))
+            result = json.loads(json.dumps(compute() | {"made": made_here()}))
             with open(self.file, "a") as file:
                 file.write(json.dumps({"key": key, "cell": describes, "result": result}) + "\n")
             self.known[key] = result

@@ -81,6 +81,7 @@ def run(settings: Settings) -> None:
     options = " --quick" * settings.quick + "".join(f" --only {m}" for m in settings.only)
     made = provenance(
         f"qdfm reproduce multigoal{options} --seeds {len(seeds)}",
+        **{what: _union(results, what) for what in ("commit", "device")},
         seeds=list(seeds),
         steps={name: _steps(METHODS[name].scaled(QUICK_SHARE) if settings.quick else METHODS[name]) for name in chosen},
     )
@@ -154,6 +155,11 @@ def _table(goals: int, chosen: tuple[str, ...], results: dict[str, dict[str, Any
     best = results[chosen[0]][str(goals)]["optimum"]
     table.add("KL optimum", f"{best['return']:.2f}", "1.00", "", "0.00", _shares(best["shares"]), "0.00", "", "", "")
     return table
+
+
+def _union(results: dict[str, dict[str, Any]], what: str) -> str:
+    """What the cells were made with, which may be more than one device or commit."""
+    return ", ".join(sorted({cell["made"][what] for by_goals in results.values() for cell in by_goals.values()}))
 
 
 def _shares(values: Any) -> str:

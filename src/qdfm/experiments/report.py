@@ -1,6 +1,7 @@
 """What an experiment leaves behind: results.json with its provenance, a Markdown table, pictures."""
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -13,30 +14,33 @@ import jax
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from qdfm._version import __version__
 from qdfm.checkpoint import write_file
 
 
 def provenance(command: str, **facts: Any) -> dict[str, Any]:
-    """The commit, device and versions that a result was made with, and the command that makes it again."""
+    """The command that makes a result again, what it was made with, and further facts, which may overrule."""
+    return {"command": command, **made_here(), **facts}
+
+
+def made_here() -> dict[str, Any]:
+    """The commit, device and versions of this process."""
     device = jax.devices()[0]
+    versions = {name: version(name) for name in ("jax", "equinox", "optax", "numpy")}
     return {
-        "command": command,
         "commit": _commit(),
         "device": f"{device.platform}: {device.device_kind}",
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in ("qdfm", "jax", "equinox", "optax", "numpy")},
-        **facts,
+        "versions": {"qdfm": __version__, "python": platform.python_version(), **versions},
     }
 
 
 def _commit() -> str:
-    here = Path(__file__).parent
+    """Of the checkout this file lies in; elsewhere what QDFM_COMMIT says."""
+    words = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=here, capture_output=True, text=True, check=True
-        )
+        done = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return "unknown (not a git checkout)"
+        return os.environ.get("QDFM_COMMIT", "unknown")
     return done.stdout.strip()
 
 
