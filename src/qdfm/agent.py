@@ -148,12 +148,13 @@ class Agent:
 def load(path: str | Path) -> Agent:
     """Read an agent that `Agent.save` wrote."""
     header = checkpoint.read_header(path, "agent")
+    name = str(header.get("algorithm"))
+    if name not in ALGORITHMS:
+        raise unknown("algorithm", name, ALGORITHMS)
     try:
-        config_type = ALGORITHMS[header["algorithm"]]
-    except KeyError:
-        raise unknown("algorithm", header["algorithm"], ALGORITHMS) from None
-    config = config_from_json(config_type, header["config"])
-    spec = Spec.from_json(header["spec"])
+        config, spec = config_from_json(ALGORITHMS[name], header["config"]), Spec.from_json(header["spec"])
+    except (KeyError, TypeError):
+        raise QDFMError(f"The header of {path} does not fit this qdfm; use the version that wrote it.") from None
     algorithm = compiled(config, spec).algorithm
     like = jax.eval_shape(lambda: algorithm.policy(algorithm.init(jax.random.key(0))))
     return Agent(config, spec, checkpoint.read_tree(path, "agent", like))

@@ -68,6 +68,10 @@ def _open(path: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, np.nda
         raise QDFMError(f"{path} is corrupt or no safetensors file; save the {kind} again.") from None
     if meta.get("format") != f"qdfm-{kind}":
         raise QDFMError(f"{path} is not a qdfm {kind} but {meta.get('format', 'another program’s file')}.")
-    if int(meta["version"]) > FORMAT_VERSION:
-        raise QDFMError(f"{path} was written by qdfm {meta['qdfm']}, which is newer than this; upgrade qdfm.")
-    return json.loads(meta["header"]), tensors
+    try:
+        version, header = int(meta["version"]), json.loads(meta["header"])
+    except (KeyError, ValueError):
+        raise QDFMError(f"{path} has a damaged header; save the {kind} again.") from None
+    if version > FORMAT_VERSION:
+        raise QDFMError(f"{path} was written by qdfm {meta.get('qdfm')}, which is newer than this; upgrade qdfm.")
+    return header, tensors

@@ -230,6 +230,8 @@ def _reproduce(words: list[str]) -> None:
 
         if args.experiment not in EXPERIMENTS:
             raise unknown("experiment", args.experiment, EXPERIMENTS)
+        if args.seeds is not None and args.seeds < 1:
+            raise QDFMError(f"--seeds is {args.seeds}; give at least 1.")
         out = args.out or Path("runs") / f"reproduce-{args.experiment}"
         EXPERIMENTS[args.experiment].load()(Settings(out, args.quick, args.seeds, args.only, args.resume))
         print(f"Wrote {', '.join(sorted(f.name for f in out.iterdir() if f.is_file()))} to {out}.")

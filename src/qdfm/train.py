@@ -53,6 +53,8 @@ def train(
     """Train one agent per seed, all in one compiled program; with `out`, keep the run's folder there."""
     if len(set(seeds)) != len(seeds) or not seeds:
         raise QDFMError(f"The seeds {tuple(seeds)} repeat or are none; give different integers.")
+    if options.chunk < 1:
+        raise QDFMError(f"chunk is {options.chunk}; give at least 1.")
     config = config.resolve(dataset.spec)
     algorithm = config.build(dataset.spec)
     _check_memory(dataset)

@@ -39,7 +39,10 @@ class Cells:
         except OSError as error:
             raise QDFMError(f"Cannot write to {settings.out} ({error.strerror}); choose a writable folder.") from None
         self.known: dict[str, Any] = {}
-        for line in self.file.read_text().splitlines():
+        text = self.file.read_text()
+        if text and not text.endswith("\n"):  # so that the next line does not join the one that was cut off
+            self.file.write_text(text + "\n")
+        for line in text.splitlines():
             try:
                 row = json.loads(line)
             except json.JSONDecodeError:  # the run was killed while it wrote this line
