@@ -119,7 +119,9 @@ def main() -> None:
     common: dict[str, Any] = {"batch_size": args.batch, "samples": args.samples, "beta_scale": "none"}
     ours = QDFM(**common)
     # The same rates, loss and sampler steps for both objectives, so that the objective alone differs.
-    collapsed = QDFM(**common, rates="softplus", loss="l2", steps=args.steps, endpoints="enumerated", behaviour="network")
+    collapsed = QDFM(
+        **common, rates="softplus", loss="l2", steps=args.steps, endpoints="enumerated", behaviour="network"
+    )
     cached = dataclasses.replace(collapsed, objective="literal")
     fresh = QDFM.paper(**common, backup_samples=args.samples, renew_every=1, steps=args.steps)
 

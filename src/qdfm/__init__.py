@@ -1,8 +1,8 @@
 """qdfm: offline reinforcement learning with discrete actions by Q-weighted discrete flow matching.
 
-    data  = qdfm.load_dataset("multigoal-4")
-    agent = qdfm.QDFM(beta=5.0).fit(data, seed=0)
-    agent.act(data.observation[0])
+data  = qdfm.load_dataset("multigoal-4")
+agent = qdfm.QDFM(beta=5.0).fit(data, seed=0)
+agent.act(data.observation[0])
 """
 
 from qdfm._version import __version__

@@ -79,9 +79,7 @@ class Agent:
             raise QDFMError(f"{self.config.name} has no exact action probabilities; draw samples with act instead.")
         x, one = self._observation(observation)
         rows = len(x)
-        p = np.asarray(
-            self.compiled.probs(self.policy, x, self._preference(preference, rows), self._mask(mask, rows))
-        )
+        p = np.asarray(self.compiled.probs(self.policy, x, self._preference(preference, rows), self._mask(mask, rows)))
         return p[0] if one else p
 
     def log_prob(self, observation: Any, action: Any, preference: Any = None, mask: Any = None) -> np.ndarray:
@@ -126,7 +124,7 @@ class Agent:
         if preference is None:
             if objectives > 1:
                 raise QDFMError(
-                    f"This agent follows a preference over {objectives} objectives; give preference=[...], summing to 1."
+                    f"This agent follows a preference over {objectives} objectives; give preference=[...] with sum 1."
                 )
             return np.broadcast_to(self._single, (rows, 1))
         return np.broadcast_to(check_preference(preference, objectives), (rows, objectives))
@@ -162,4 +160,5 @@ def load(path: str | Path) -> Agent:
 
 def config_from_json(config_type: type[Config], fields: dict[str, Any]) -> Config:
     """A config from its JSON form, where tuples have become lists."""
-    return config_type(**{k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()})
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+    return config_type(**values)

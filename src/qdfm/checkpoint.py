@@ -36,7 +36,7 @@ def write_tree(path: str | Path, kind: str, tree: Any, header: dict[str, Any]) -
     """Save the arrays of a pytree with a header of plain JSON values."""
     tensors = {name: np.array(leaf, order="C") for name, leaf in _named(jax.device_get(tree)).items()}
     meta = {"format": f"qdfm-{kind}", "version": str(FORMAT_VERSION), "qdfm": __version__}
-    write_file(Path(path), save(tensors, {**meta, "header": json.dumps(header)}))
+    write_file(Path(path), _ordered(save(tensors, {**meta, "header": json.dumps(header)})))
 
 
 def read_header(path: str | Path, kind: str) -> dict[str, Any]:
@@ -51,6 +51,16 @@ def read_tree(path: str | Path, kind: str, like: Any) -> Any:
     if expected.keys() != tensors.keys() or any(tensors[k].shape != v.shape for k, v in expected.items()):
         raise QDFMError(f"{path} does not hold the arrays that its header promises; the file was altered.")
     return jax.tree.unflatten(jax.tree.structure(like), [tensors[name] for name in expected])
+
+
+def _ordered(content: bytes) -> bytes:
+    """The same file with sorted metadata (the library's order is random): equal content, equal bytes."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    head = json.loads(content[8:end])
+    head["__metadata__"] = dict(sorted(head["__metadata__"].items()))
+    text = json.dumps(head, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the arrays stay aligned
+    return len(text).to_bytes(8, "little") + text + content[end:]
 
 
 def _named(tree: Any) -> dict[str, Any]:

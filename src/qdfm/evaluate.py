@@ -67,10 +67,10 @@ def evaluate(
         raise QDFMError(f"{episodes} episodes cannot be evaluated; give at least 1.")
     if isinstance(env, str) and env in ENVIRONMENTS:
         env = ENVIRONMENTS[env]()
-    if isinstance(env, str) or not hasattr(env, "horizon"):
-        return _evaluate_gymnasium(agent, env, episodes, seed, greedy, preference)
-    played = rollout(agent, env, episodes, seed, greedy, preference)
-    return Evaluation(played.reward.sum(0), played.running.sum(0), played.terminated)
+    if isinstance(env, JaxEnv):
+        played = rollout(agent, env, episodes, seed, greedy, preference)
+        return Evaluation(played.reward.sum(0), played.running.sum(0), played.terminated)
+    return _evaluate_gymnasium(agent, env, episodes, seed, greedy, preference)
 
 
 def rollout(

@@ -193,9 +193,7 @@ class Critic(eqx.Module):
             self.members = jax.vmap(lambda k: MLP(inputs, hidden, outputs, norm, k))(keys)
         else:
             self.members = jax.vmap(
-                lambda k: TokenMLP(
-                    inputs, spec.tokens, spec.num_choices, 0, hidden, spec.objectives, norm, k
-                )  # fmt: skip
+                lambda k: TokenMLP(inputs, spec.tokens, spec.num_choices, 0, hidden, spec.objectives, norm, k)
             )(keys)
 
     def values(self, x: jax.Array, actions: jax.Array | None = None) -> jax.Array:

@@ -270,7 +270,7 @@ def fingerprint(dataset: Dataset) -> str:
         value = getattr(dataset, field.name)
         if field.name != "spec" and value is not None:
             digest.update(field.name.encode())
-            digest.update(np.ascontiguousarray(value))
+            digest.update(np.ascontiguousarray(value).data)
     return digest.hexdigest()[:16]
 
 

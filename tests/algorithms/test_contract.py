@@ -81,7 +81,7 @@ def test_draws_follow_the_probabilities(name, kind):
     agent = tiny(name).fit(data, seed=1, progress=False)
     obs = np.asarray(data.observation[0])
     mask = None if data.mask is None else np.asarray(data.mask[0])
-    p = agent.action_probabilities(obs, mask=mask).reshape(-1)
+    p = agent.action_probabilities(obs, mask=mask).reshape(-1).astype(np.float64)
     n = 20_000
     actions = agent.act(np.repeat(obs[None], n, 0), mask=mask, seed=0).reshape(n, -1)
     index = np.ravel_multi_index(tuple(actions.T), (data.spec.num_choices,) * data.spec.tokens)

@@ -135,7 +135,6 @@ def test_draws_from_given_starts_follow_the_law_from_there(rejected):
     assert not rejected({str(b): (seen[b], np.asarray(law[b])) for b in range(STATES)})
 
 
-@pytest.mark.xfail(strict=True, raises=TypeError, reason="direct policies take one uniform, starts need two")
 def test_a_direct_policy_draws_from_given_starts(rejected):
     p, masked = POLICIES["direct"]
     net, (x, legal) = network(p), inputs(p, masked)

@@ -229,7 +229,6 @@ def test_beta_ends_at_its_largest_where_even_the_greedy_share_is_above_the_targe
     assert float(beta) == pytest.approx(BETA_MAX, rel=1e-6)
 
 
-@pytest.mark.xfail(strict=True, reason="effective_share loses its digits where |βQ| is large: shift Q first")
 def test_effective_share_ignores_a_shift_in_single_precision():
     log_mu = jnp.full((1, 3), -math.log(3), jnp.float32)
     q = jnp.asarray([[100.0, 100.5, 99.5]], jnp.float32)  # exact in float32, as is the shift

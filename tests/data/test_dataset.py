@@ -336,9 +336,7 @@ def test_load_refuses(tmp_path: Path) -> None:
     loading("newer qdfm")
     np.savez(path, **(saved | {"header": np.array(json.dumps({"format": "other"}))}))
     loading("not written by Dataset.save")
-    np.savez(
-        path, **(saved | {"header": np.array(json.dumps({k: header[k] for k in ("format", "version")}))})
-    )
+    np.savez(path, **(saved | {"header": np.array(json.dumps({k: header[k] for k in ("format", "version")}))}))
     loading("damaged")
     np.savez(path, **{k: v for k, v in saved.items() if k != "reward"})
     loading("damaged")
@@ -480,13 +478,9 @@ def test_normalisation_applied_and_undone() -> None:
     np.testing.assert_allclose(data.spec.restore_value(seen.reward), data.reward, rtol=1e-6)
     assert (np.sign(seen.reward) == np.sign(data.reward)).all()  # scaled, not shifted
     mean, std = data.observation.mean(0), np.r_[data.observation[:, :3].std(0), 1]
-    np.testing.assert_allclose(
-        seen.next_observation, (data.next_observation - mean) / std, rtol=1e-4, atol=1e-4
-    )
+    np.testing.assert_allclose(seen.next_observation, (data.next_observation - mean) / std, rtol=1e-4, atol=1e-4)
     assert seen.observation.dtype == seen.reward.dtype == np.float32
-    np.testing.assert_allclose(
-        jax.jit(lambda d: d.normalised())(data).observation, seen.observation, rtol=1e-5
-    )
+    np.testing.assert_allclose(jax.jit(lambda d: d.normalised())(data).observation, seen.observation, rtol=1e-5)
 
 
 def test_without_normalisation_the_data_is_seen_as_it_is() -> None:
@@ -508,9 +502,7 @@ def test_indexing() -> None:
 
 
 def test_spec_round_trip_and_padding() -> None:
-    spec = Spec(
-        (3,), MultiDiscrete((3, 2)), objectives=2, state_shape=(4,), normalisation=Normalisation((0.1,) * 3)
-    )
+    spec = Spec((3,), MultiDiscrete((3, 2)), objectives=2, state_shape=(4,), normalisation=Normalisation((0.1,) * 3))
     assert Spec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
     assert hash(Spec.from_json(spec.to_json())) == hash(spec)
     assert (spec.tokens, spec.num_choices, spec.num_joint) == (2, 3, 9)

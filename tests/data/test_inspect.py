@@ -68,9 +68,7 @@ def test_numbers_against_a_loop() -> None:
     for m in range(2):
         totals = sorted(sum(data.reward[i, m] for i in range(n) if episode[i] == e) for e in range(4))
         got = report.returns[m]
-        np.testing.assert_allclose(
-            (got.min, got.max, got.mean), (totals[0], totals[3], sum(totals) / 4), rtol=1e-5
-        )
+        np.testing.assert_allclose((got.min, got.max, got.mean), (totals[0], totals[3], sum(totals) / 4), rtol=1e-5)
         variance = sum((x - sum(totals) / 4) ** 2 for x in totals) / 3
         np.testing.assert_allclose(got.std, variance**0.5, rtol=1e-5)
         np.testing.assert_allclose(got.median, (totals[1] + totals[2]) / 2, rtol=1e-5)

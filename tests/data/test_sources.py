@@ -57,9 +57,7 @@ def test_tables_and_their_options(tmp_path: Path) -> None:
     frame.write_csv(tmp_path / "log.csv")
     frame.write_parquet(tmp_path / "log.parquet")
     for name in ("log.csv", "log.parquet"):
-        loaded = load_dataset(
-            tmp_path / name, columns=Columns(observation="x"), num_actions=4, normalise=False
-        )
+        loaded = load_dataset(tmp_path / name, columns=Columns(observation="x"), num_actions=4, normalise=False)
         assert loaded.spec.choices == (4,)
         assert not loaded.spec.normalisation.observation_mean
 

@@ -20,8 +20,7 @@ def same(a: Dataset, b: Dataset) -> bool:
     if a.spec != b.spec or jax.tree.structure(a) != jax.tree.structure(b):
         return False
     return all(
-        x.dtype == y.dtype and x.tobytes() == y.tobytes()
-        for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b))
+        x.dtype == y.dtype and x.tobytes() == y.tobytes() for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b))
     )
 
 
@@ -183,9 +182,7 @@ def test_without_an_episode_column(tmp_path: Path) -> None:
     data = read_table(write(tmp_path, log(episode=None, step=None, terminated=None)))
     assert data.episode.tolist() == [0] * 6
     assert data.terminated.tolist() == [False] * 5 + [True]
-    data = read_table(
-        write(tmp_path, log(episode=None, step=None, terminated=None, truncated=[0, 0, 1, 0, 0, 0]))
-    )
+    data = read_table(write(tmp_path, log(episode=None, step=None, terminated=None, truncated=[0, 0, 1, 0, 0, 0])))
     assert data.episode.tolist() == [0, 0, 1, 1, 1]
 
 

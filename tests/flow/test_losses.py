@@ -68,9 +68,7 @@ def test_bregman_gradient_of_a_random_target_is_that_of_its_mean(x64, name):
 
 @pytest.mark.parametrize(("rates", "loss", "diagonal"), MATCHINGS)
 @pytest.mark.parametrize(("tokens", "k", "masked"), [(1, 4, False), (2, 3, False), (2, 2, True)])
-def test_weighted_conditional_gradient_is_the_guided_marginal_one(
-    x64, rates, loss, diagonal, tokens, k, masked
-):
+def test_weighted_conditional_gradient_is_the_guided_marginal_one(x64, rates, loss, diagonal, tokens, k, masked):
     """Theorem 1, with a free table of scores for every state and time as the parameters."""
     rng = np.random.default_rng(2)
     ends = np.array(list(itertools.product(range(k), repeat=tokens)))

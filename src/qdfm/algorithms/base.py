@@ -80,6 +80,8 @@ class Config:
             value = getattr(self, field.name)
             if value is None:
                 continue
+            if value == ():
+                raise QDFMError(f"{self.name}: {field.name} is empty; give at least one.")
             low = 0 if field.name.endswith("_steps") else 1 if field.name.endswith("_size") else 1e-12
             if min(value if isinstance(value, tuple) else (value,)) < low:
                 raise QDFMError(f"{self.name}: {field.name} is {value}; it must be positive.")
@@ -89,8 +91,9 @@ class Config:
 
     def scaled(self, factor: float) -> Self:
         """The same config with every number of steps multiplied, at least one step where there was one."""
-        counts = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name.endswith("_steps")}
-        return dataclasses.replace(self, **{k: max(1, round(v * factor)) if v else 0 for k, v in counts.items()})
+        names = [f.name for f in dataclasses.fields(self) if f.name.endswith("_steps")]
+        counts: dict[str, Any] = {k: getattr(self, k) and max(1, round(getattr(self, k) * factor)) for k in names}
+        return dataclasses.replace(self, **counts)
 
     def fit(self, dataset: Dataset, seed: int = 0, out: str | Path | None = None, progress: bool = True) -> Agent:
         """Train on a dataset and return the agent; with `out`, the run's folder is kept there."""

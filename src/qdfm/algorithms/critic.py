@@ -6,12 +6,11 @@ an ensemble with a pessimistic reading as an option. Backups over in-support can
 """
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import logsumexp
 
 from qdfm.algorithms import guidance, learner
 from qdfm.algorithms.base import Config, Metrics, check_choice
@@ -61,7 +60,7 @@ class CriticConfig(Config):
     def resolve(self, spec: Spec) -> Self:
         """Fill in what depends on the number of tokens, and check the words."""
         single = spec.tokens == 1
-        filled = {
+        filled: dict[str, Any] = {
             "backup": "boltzmann" if single else "mean",
             "backup_samples": 0 if single else 8,
             "critics": 2 if single else 4,
@@ -102,7 +101,8 @@ def init_critic(config: CriticConfig, spec: Spec, key: jax.Array) -> CriticState
     """A fresh critic."""
     assert config.critics is not None and config.layer_norm is not None  # resolved
     net = Critic(spec, config.hidden, config.critics, config.critic == "vector", config.layer_norm, key)
-    return CriticState(learner.start(net, config.critic_learning_rate), jnp.float32(config.beta))
+    beta = 1.0 if config.beta_scale == "share" else config.beta
+    return CriticState(learner.start(net, config.critic_learning_rate), jnp.float32(beta))
 
 
 def read(config: CriticConfig, values: jax.Array, preference: jax.Array) -> jax.Array:
@@ -146,13 +146,18 @@ def backup(kind: str | None, q: jax.Array, preference: jax.Array, log_mu: jax.Ar
     if kind != "soft":
         return value
     # The KL penalty is a scalar; taken off every objective alike it is taken off ⟨ω, V⟩ once, since ω sums to 1.
-    soft = logsumexp(log_mu + beta * q_omega, -1) / beta
+    beta = jnp.maximum(beta, 1 / guidance.BETA_MAX)  # at β = 0 this is the mean
+    top = jnp.max(jnp.where(log_mu > -jnp.inf, q_omega, -jnp.inf), -1, keepdims=True)
+    gain = jnp.expm1(beta * jnp.minimum(q_omega - top, 0))
+    soft = top[:, 0] + jnp.log1p(jnp.sum(jnp.exp(log_mu) * gain, -1)) / beta
     return value - (jnp.sum(weights * q_omega, -1) - soft)[:, None]
 
 
-def _follow_beta(config: CriticConfig, beta: jax.Array, data_q: jax.Array, log_mu: jax.Array, q: jax.Array) -> jax.Array:
+def _follow_beta(
+    config: CriticConfig, beta: jax.Array, data_q: jax.Array, log_mu: jax.Array, q: jax.Array
+) -> jax.Array:
     """β in units of the current values, following them as they grow."""
-    if config.beta_scale == "none":
+    if config.beta_scale == "none" or (config.beta_scale == "mean_abs" and config.beta == 0):
         return beta
     if config.beta_scale == "mean_abs":
         scale = BETA_MEMORY * config.beta / beta + (1 - BETA_MEMORY) * jnp.mean(jnp.abs(data_q))

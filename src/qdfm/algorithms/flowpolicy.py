@@ -102,7 +102,7 @@ class FlowPolicy:
         cut: float = 0.0,
     ) -> jax.Array:  # fmt: skip
         """Endpoints `[B, ..., D]` by uniforms `[B, ..., noise]`, from the source or from given starts."""
-        if self.direct and a0 is None:
+        if self.direct:  # whatever the start
             law = jnp.exp(self.first_law(net, x, legal))[:, 0]  # [B, K]
             law = jnp.where(law >= cut * jnp.max(law, -1, keepdims=True), law, 0)
             return samplers.inverse_cdf(uniforms.reshape(len(x), -1), law).reshape(uniforms.shape)

@@ -26,6 +26,7 @@ def tilt(log_mu: jax.Array, q: jax.Array, beta: jax.Array | float) -> jax.Array:
 
 def effective_share(log_mu: jax.Array, q: jax.Array, beta: jax.Array | float) -> jax.Array:
     """Effective sample share (E_μ w)² / E_μ w² of the weights w = exp(βQ): 1 unguided, down to μ(best)."""
+    q = q - jnp.max(jnp.where(log_mu > -jnp.inf, q, -jnp.inf), -1, keepdims=True)  # keeps the digits of large βQ
     first = logsumexp(log_mu + beta * q, -1)
     second = logsumexp(log_mu + 2 * beta * q, -1)
     return jnp.exp(2 * first - second)

@@ -70,6 +70,8 @@ class QDFM(CriticConfig):
     """Scale of the rates when sampling."""
     behaviour: str = "flow"
     """What μ̂ is: flow (the warm-up flow) or network (a separate softmax, paper)."""
+    clone_steps: int = 20_000
+    """Gradient steps of the separate network, where there is one."""
     warmup_endpoint: str = "data"
     """A1 in phase 1: data or behaviour (drawn from μ̂, paper)."""
     improve_start: str = "source"
@@ -90,6 +92,7 @@ class QDFM(CriticConfig):
     def paper(cls, **changes: Any) -> Self:
         """The algorithm as printed, for one token."""
         printed: dict[str, Any] = {
+            "clone_steps": 1_000_000,
             "warmup_steps": 150_000, "critic_steps": 500_000, "improve_steps": 350_000, "rates": "softplus",
             "loss": "l2", "objective": "literal", "source": "uniform", "steps": 20, "behaviour": "network",
             "warmup_endpoint": "behaviour", "improve_start": "data", "act_start": "behaviour", "endpoints": "model",
@@ -103,7 +106,7 @@ class QDFM(CriticConfig):
         """Fill in what depends on the number of tokens and choices, and check what does not go together."""
         single = spec.tokens == 1
         small = single and spec.num_choices <= ENUMERATED_MAX
-        filled = {
+        filled: dict[str, Any] = {
             "source": "uniform" if single else "mask",
             "steps": 1 if single else spec.tokens,
             "endpoints": "enumerated" if small else "behaviour",
@@ -131,7 +134,10 @@ class QDFM(CriticConfig):
                 'warmup_endpoint and act_start "behaviour" need behaviour="network"',
             ),
             (config.source == "mask" and config.act_start == "behaviour", 'the mask source needs act_start="source"'),
-            (config.source == "mask" and config.improve_start == "data", 'the mask source needs improve_start="source"'),
+            (
+                config.source == "mask" and config.improve_start == "data",
+                'the mask source needs improve_start="source"',
+            ),
             ((config.steps or 0) < 1, f"steps is {config.steps}; it must be at least 1"),
             (config.alpha <= 0, f"alpha is {config.alpha}; it must be positive"),
             (config.samples < 1 or config.renew_every < 1, "samples and renew_every must be at least 1"),
@@ -181,7 +187,7 @@ class _Build:
         critic = Phase("critic", config.critic_steps, self.critic, None if network else self.freeze, self.cache_next)
         improve = Phase("improve", config.improve_steps, self.improve, self.fit_guidance, self.cache)
         clone = clone_phase(
-            config, spec, config.warmup_steps, lambda s: s.behaviour, lambda s, b: replace(s, behaviour=b)
+            config, spec, config.clone_steps, lambda s: s.behaviour, lambda s, b: replace(s, behaviour=b)
         )
         return Algorithm(
             init=self.init,
@@ -260,7 +266,7 @@ class _Build:
 
     def fit_guidance(self, state: State, dataset: Dataset, key: jax.Array) -> State:
         """β in units of the finished critic; the proposal starts at the warm-up flow."""
-        rows, omega, draws, more = jax.random.split(key, 4)
+        rows, omega, draws = jax.random.split(key, 3)
         batch = dataset.sample(rows, min(BETA_ROWS, len(dataset)))
         preference = draw_preference(omega, self.spec, len(batch))
         support = self.support(state, batch, preference, draws, None)

@@ -419,8 +419,7 @@ def check_preference(preference: Any, objectives: int) -> np.ndarray:
     if array.ndim == 0 or array.shape[-1] != objectives:
         given = 1 if array.ndim == 0 else array.shape[-1]
         raise QDFMError(
-            f"The preference has {given} entries but the reward has {objectives} objectives; "
-            "give one per objective."
+            f"The preference has {given} entries but the reward has {objectives} objectives; give one per objective."
         )
     sums = np.asarray(array.sum(-1))
     for bad, what, remedy in (

@@ -128,8 +128,7 @@ def _action_warnings(counts: list[np.ndarray]) -> list[str]:
         never = np.flatnonzero(count == 0)
         if never.size:
             warnings.append(
-                f"Choices{where} never taken: {_names(never)}; nothing can be learnt about them, "
-                "check num_actions."
+                f"Choices{where} never taken: {_names(never)}; nothing can be learnt about them, check num_actions."
             )
         if len(count) > 1 and count.max() > DOMINANT * count.sum():
             warnings.append(

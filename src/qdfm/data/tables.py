@@ -276,9 +276,7 @@ def _values(series: "polars.Series", per_row: int = 1) -> np.ndarray:
         values = series.to_numpy()
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             row = np.flatnonzero(~np.isfinite(values))[0] // per_row
-            raise QDFMError(
-                f"Column {series.name!r} is NaN or infinite in row {row}; drop or repair such rows first."
-            )
+            raise QDFMError(f"Column {series.name!r} is NaN or infinite in row {row}; drop or repair such rows first.")
         return values
     text = series.cast(polars.String)
     numbers = text.cast(polars.Float64, strict=False)

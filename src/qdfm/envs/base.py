@@ -1,6 +1,6 @@
 """The contract of a built-in environment: pure functions of one state, to be vmapped and scanned by the caller."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 
@@ -15,8 +15,13 @@ class Step(NamedTuple):
     terminated: jax.Array  # bool
 
 
+@runtime_checkable
 class JaxEnv(Protocol):
-    """An environment without hidden state. `state` is any pytree of arrays."""
+    """An environment without hidden state, hashable so that rollouts compile once. `state` is any pytree."""
+
+    def __hash__(self) -> int:
+        """Frozen dataclasses have one."""
+        ...
 
     @property
     def spec(self) -> Spec:

@@ -102,9 +102,7 @@ def behaviour(dataset: Dataset) -> np.ndarray:
     return counts / np.maximum(counts.sum(1, keepdims=True), 1)
 
 
-def kl_optimum(
-    dataset: Dataset, env: MultiGoal, beta: float, gamma: float, backup: str = "boltzmann"
-) -> np.ndarray:
+def kl_optimum(dataset: Dataset, env: MultiGoal, beta: float, gamma: float, backup: str = "boltzmann") -> np.ndarray:
     """The policy μ exp(βQ) / C `[121, 4]` at the fixed point of Q = r + γ (1 − terminated) V(s').
 
     `backup` says what V is: "boltzmann" is the value Σ p Q of p ∝ μ exp(βQ) itself, "soft" is
@@ -140,6 +138,4 @@ def kl_optimum(
             probabilities = np.full((CELLS, len(MOVES)), 1 / len(MOVES))
             probabilities[seen] = p
             return probabilities
-    raise QDFMError(
-        f"The {backup} backup still changes by {change:g} after {MAX_SWEEPS} sweeps; lower beta or gamma."
-    )
+    raise QDFMError(f"The {backup} backup still changes by {change:g} after {MAX_SWEEPS} sweeps; lower beta or gamma.")

@@ -19,19 +19,19 @@ from qdfm.algorithms.base import Config
 from qdfm.data.sources import load_dataset
 from qdfm.envs.exact import all_observations, kl_optimum, propagate
 from qdfm.envs.multigoal import MultiGoal
+from qdfm.errors import unknown
 from qdfm.evaluate import rollout
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.report import Table, provenance, write_report
-from qdfm.errors import unknown
 from qdfm.metrics import mode_coverage, summarise
 from qdfm.train import train
 
 BETA, GAMMA, EPISODES = 5.0, 0.99, 200
-QUICK_GOALS, QUICK_SHARE = 4, 0.15  # the quick version: one grid, this share of the steps
+QUICK_GOALS, QUICK_SHARE = 4, 0.4  # the quick version: one grid, this share of the steps
 
 GUIDED: dict[str, Any] = {"beta": BETA, "beta_scale": "none", "gamma": GAMMA, "critic_steps": 20_000}
-SCHEDULE = {"warmup_steps": 3_000, "improve_steps": 10_000}
-PRINTED = {**GUIDED, **SCHEDULE, "samples": 16, "backup_samples": 16}
+SCHEDULE: dict[str, Any] = {"warmup_steps": 3_000, "improve_steps": 10_000}
+PRINTED: dict[str, Any] = {**GUIDED, **SCHEDULE, "clone_steps": 30_000, "samples": 16, "backup_samples": 16}
 METHODS: dict[str, Config] = {
     "QDFM": QDFM(**GUIDED, **SCHEDULE),
     # Model endpoints multiply by exp(βQ) at each renewal of the proposal: all the time, 10 times, once.

@@ -25,7 +25,9 @@ def draw(folder: Path, results: dict[str, dict[str, Any]], sizes: tuple[int, ...
 
 def _heatmaps(path: Path, results: dict[str, dict[str, Any]]) -> None:
     shown = {name: by_goals[HEATMAP_GOALS] for name, by_goals in results.items() if HEATMAP_GOALS in by_goals}
-    figure, axes = plt.subplots(1, len(shown), figsize=(2.9 * len(shown) + 0.6, 3.5), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(
+        1, len(shown), figsize=(2.9 * len(shown) + 0.6, 3.5), squeeze=False, layout="constrained"
+    )
     image = None
     for axis, (name, cell) in zip(axes[0], shown.items(), strict=True):
         visits = np.minimum(np.asarray(cell["visits"]), 1)
@@ -37,7 +39,9 @@ def _heatmaps(path: Path, results: dict[str, dict[str, Any]]) -> None:
                 axis.text(x, GOAL_Y + 0.75, label, ha="center", va="bottom", fontsize=8, color="tab:green")
         height = TRAP_Y[1] - TRAP_Y[0] + 1
         axis.add_patch(
-            plt.Rectangle((TRAP_X - 0.5, TRAP_Y[0] - 0.5), 1, height, fill=False, edgecolor="tab:red", hatch="///", lw=1)
+            plt.Rectangle(
+                (TRAP_X - 0.5, TRAP_Y[0] - 0.5), 1, height, fill=False, edgecolor="tab:red", hatch="///", lw=1
+            )
         )
         axis.plot(*START, "o", color="black", ms=4)
         axis.set_title(name, pad=16)
@@ -55,7 +59,9 @@ def _curves(path: Path, results: dict[str, dict[str, Any]], sizes: tuple[int, ..
     for axis, (metric, label) in zip(axes, CURVES, strict=True):
         for name, by_goals in results.items():
             points = [summarise([row[metric] for row in by_goals[str(k)]["seeds"]]) for k in sizes]
-            axis.errorbar(sizes, [p.mean for p in points], [p.std for p in points], marker="o", ms=4, capsize=3, label=name)
+            axis.errorbar(
+                sizes, [p.mean for p in points], [p.std for p in points], marker="o", ms=4, capsize=3, label=name
+            )
         axis.set_xlabel("number of goals")
         axis.set_ylabel(label)
         axis.set_xticks(sizes)

@@ -71,7 +71,9 @@ class Table:
         console.print(table)
 
 
-def write_report(folder: Path, heading: str, made: dict[str, Any], results: Any, tables: Sequence[Table], notes: str) -> None:
+def write_report(
+    folder: Path, heading: str, made: dict[str, Any], results: Any, tables: Sequence[Table], notes: str
+) -> None:
     """results.json and table.md in the experiment's folder."""
     payload = {"provenance": made, "results": results}
     write_file(folder / "results.json", (json.dumps(payload, indent=1) + "\n").encode())

@@ -41,9 +41,7 @@ def jump_law(rates: jax.Array, h: float, alpha: float = 1.0) -> jax.Array:
     return p / jnp.maximum(jnp.sum(p, -1, keepdims=True), 1)
 
 
-def _step_law(
-    rates: jax.Array, current: jax.Array, n: jax.Array, steps: int, alpha: float, masked: bool
-) -> jax.Array:
+def _step_law(rates: jax.Array, current: jax.Array, n: jax.Array, steps: int, alpha: float, masked: bool) -> jax.Array:
     """`jump_law` of step n of N; with a mask-token source, a token still masked jumps for certain at the last."""
     law = jump_law(rates, 1 / steps, alpha)
     if not masked:
@@ -52,9 +50,7 @@ def _step_law(
     return jnp.where((current == rates.shape[-1])[..., None] & (n == steps - 1), certain, law)
 
 
-def euler(
-    rates: Rates, a0: jax.Array, uniforms: jax.Array, alpha: float = 1.0, masked: bool = False
-) -> jax.Array:
+def euler(rates: Rates, a0: jax.Array, uniforms: jax.Array, alpha: float = 1.0, masked: bool = False) -> jax.Array:
     """Endpoints `[..., D]` after N parallel steps of all tokens from `a0` `[..., D]`, by uniforms `[N, ..., D]`."""
     steps = uniforms.shape[0]
 

@@ -1,0 +1,349 @@
+"""Agent: shapes, seeds, masks, preferences, exact probabilities against draws, and its file."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from scipy import stats
+
+import qdfm
+from qdfm import checkpoint
+from qdfm.agent import Agent
+from qdfm.algorithms import BC, QDFM, Config
+from qdfm.data.actions import Discrete, MultiDiscrete
+from qdfm.data.spec import Normalisation, Spec
+from qdfm.errors import QDFMError
+
+DRAWS = 20_000
+SINGLE = Spec((3,), Discrete(5))
+PARTS = Spec((3,), MultiDiscrete((4, 2)))
+TWO = Spec((3,), Discrete(5), objectives=2)
+OBSERVATION = np.array([0.5, -1.0, 2.0])
+BATCH = np.random.default_rng(7).normal(size=(6, 3))
+
+
+def untrained(config: Config, spec: Spec, seed: int = 0) -> Agent:
+    """An agent with random weights, larger than fresh ones, so that its probabilities differ clearly."""
+    config = config.resolve(spec)
+    algorithm = config.build(spec)
+    policy = algorithm.policy(algorithm.init(jax.random.key(seed)))
+    rng = np.random.default_rng(seed)
+    policy = jax.tree.map(lambda x: x + 0.3 * rng.normal(size=x.shape).astype(x.dtype), policy)
+    return Agent(config, spec, policy)
+
+
+@pytest.fixture(scope="module")
+def agent() -> Agent:
+    return untrained(QDFM(hidden=(16,)), SINGLE)
+
+
+@pytest.fixture(scope="module")
+def parts() -> Agent:
+    return untrained(QDFM(hidden=(16,)), PARTS)
+
+
+@pytest.fixture(scope="module")
+def two() -> Agent:
+    return untrained(QDFM(hidden=(16,)), TWO)
+
+
+def fits(counts: np.ndarray, law: np.ndarray) -> bool:
+    """Whether counts can be draws from a law, by the χ² test at 10⁻⁴."""
+    counts, law = counts.ravel(), np.asarray(law, np.float64).ravel()
+    rare = law * counts.sum() < 5
+    pooled = np.append(law[~rare], law[rare].sum())
+    seen = np.append(counts[~rare], counts[rare].sum())
+    keep = pooled > 0
+    expected = counts.sum() * pooled[keep] / pooled[keep].sum()
+    return bool(seen[~keep].sum() == 0 and stats.chisquare(seen[keep], expected).pvalue > 1e-4)
+
+
+def drawn(agent: Agent, shape: tuple[int, ...], **options) -> np.ndarray:
+    """Counts of many draws at one observation."""
+    actions = agent.act(np.tile(OBSERVATION, (DRAWS, 1)), seed=11, **options).reshape(DRAWS, -1)
+    counts = np.zeros(shape, int)
+    np.add.at(counts, tuple(actions.T), 1)
+    return counts
+
+
+# Acting
+
+
+def test_one_observation_or_a_batch(agent):
+    one, many = agent.act(OBSERVATION), agent.act(BATCH)
+    assert one.shape == ()
+    assert many.shape == (6,)
+    assert np.issubdtype(many.dtype, np.integer)
+    assert agent.act(BATCH[:1]).shape == (1,)
+    assert agent.action_probabilities(OBSERVATION).shape == (5,)
+    p = agent.action_probabilities(BATCH)
+    assert p.shape == (6, 5)
+    for row, observation in zip(p, BATCH, strict=True):
+        np.testing.assert_allclose(row, agent.action_probabilities(observation), atol=1e-6)
+
+
+def test_decisions_of_two_unequal_parts(parts):
+    assert parts.act(OBSERVATION).shape == (2,)
+    actions = parts.act(np.tile(OBSERVATION, (500, 1)))
+    assert actions.shape == (500, 2)
+    assert set(actions[:, 0]) == {0, 1, 2, 3}
+    assert set(actions[:, 1]) == {0, 1}
+    p = parts.action_probabilities(OBSERVATION)
+    assert p.shape == (4, 4)
+    assert (p[:, 2:] == 0).all()
+    assert parts.act(BATCH, greedy=True).shape == (6, 2)
+    assert (parts.act(BATCH, greedy=True)[:, 1] < 2).all()
+
+
+def test_a_seed_reproduces_the_draw_and_no_seed_moves_on(agent):
+    many = np.tile(OBSERVATION, (100, 1))
+    np.testing.assert_array_equal(agent.act(many, seed=3), agent.act(many, seed=3))
+    assert not np.array_equal(agent.act(many, seed=3), agent.act(many, seed=4))
+    assert not np.array_equal(agent.act(many), agent.act(many))
+    singles = [int(agent.act(OBSERVATION)) for _ in range(60)]
+    assert len(set(singles)) > 1
+
+
+def test_agents_of_one_seed_move_on_alike(agent):
+    many = np.tile(OBSERVATION, (100, 1))
+    a, b, c = (Agent(agent.config, agent.spec, agent.policy, seed) for seed in (1, 1, 2))
+    first = a.act(many)
+    np.testing.assert_array_equal(first, b.act(many))
+    b.act(many, seed=9)  # a seeded draw leaves the agent's own generator alone
+    np.testing.assert_array_equal(a.act(many), b.act(many))
+    assert not np.array_equal(first, c.act(many))
+
+
+def test_greedy_is_the_most_likely_action(agent):
+    observations = np.random.default_rng(0).normal(size=(200, 3))
+    best = agent.action_probabilities(observations).argmax(1)
+    np.testing.assert_array_equal(agent.act(observations, greedy=True), best)
+    assert len(set(best)) > 1
+
+
+# Probabilities
+
+
+def test_draws_follow_the_probabilities(agent):
+    law = agent.action_probabilities(OBSERVATION)
+    assert law.sum() == pytest.approx(1, abs=1e-6)
+    assert law.max() - law.min() > 0.05
+    assert fits(drawn(agent, (5,)), law)
+    assert not fits(drawn(agent, (5,)), np.roll(law, 1))  # the test can tell
+
+
+def test_draws_of_two_parts_follow_the_joint_probabilities(parts):
+    law = parts.action_probabilities(OBSERVATION)
+    assert law.sum() == pytest.approx(1, abs=1e-6)
+    counts = drawn(parts, (4, 4))
+    assert fits(counts, law)
+    assert not fits(counts, np.roll(law, 1, axis=0))
+
+
+def test_draws_of_the_papers_sampler_follow_its_probabilities():
+    agent = untrained(QDFM.paper(hidden=(16,)), SINGLE)
+    assert agent.compiled.algorithm.noise == 21  # the start and 20 Euler steps
+    law = agent.action_probabilities(OBSERVATION)
+    assert law.sum() == pytest.approx(1, abs=1e-5)
+    counts = drawn(agent, (5,))
+    assert fits(counts, law)
+    assert not fits(counts, np.roll(law, 1))
+    mask = np.array([True, False, True, True, False])
+    law = agent.action_probabilities(OBSERVATION, mask=mask)
+    assert (law[~mask] == 0).all()
+    assert fits(drawn(agent, (5,), mask=mask), law)
+
+
+def test_log_prob_is_the_logarithm_of_the_probability(agent, parts):
+    p = agent.action_probabilities(BATCH)
+    actions = np.array([0, 1, 2, 3, 4, 0])
+    np.testing.assert_allclose(agent.log_prob(BATCH, actions), np.log(p[np.arange(6), actions]), atol=1e-6)
+    assert agent.log_prob(OBSERVATION, 2) == pytest.approx(np.log(agent.action_probabilities(OBSERVATION)[2]))
+    mask = [True, True, False, True, True]
+    assert agent.log_prob(OBSERVATION, 2, mask=mask) == -np.inf
+    q = parts.action_probabilities(OBSERVATION)
+    assert parts.log_prob(OBSERVATION, [3, 1]) == pytest.approx(np.log(q[3, 1]), abs=1e-6)
+    assert parts.log_prob(BATCH, np.tile([1, 0], (6, 1))).shape == (6,)
+
+
+def test_log_prob_refuses_actions_that_are_none(agent, parts):
+    for action in (5, -1, [0, 1]):
+        with pytest.raises(QDFMError, match="does not fit 1 row"):
+            agent.log_prob(OBSERVATION, action)
+    with pytest.raises(QDFMError, match="does not fit"):
+        parts.log_prob(OBSERVATION, [0, 2])  # a padded choice
+    with pytest.raises(QDFMError, match="not a whole number"):
+        agent.log_prob(OBSERVATION, 0.5)
+
+
+# Masks
+
+
+def test_one_mask_for_all_rows(agent):
+    mask = np.array([True, False, True, False, True])
+    free, p = agent.action_probabilities(BATCH), agent.action_probabilities(BATCH, mask=mask)
+    assert (p[:, ~mask] == 0).all()
+    # One evaluation of posterior rates: the legal choices keep their odds.
+    np.testing.assert_allclose(p[:, mask], free[:, mask] / free[:, mask].sum(1, keepdims=True), atol=1e-6)
+    assert fits(drawn(agent, (5,), mask=mask), agent.action_probabilities(OBSERVATION, mask=mask))
+    for form in (mask.astype(np.int8), mask.tolist(), mask[None], mask[None, None]):
+        np.testing.assert_array_equal(agent.action_probabilities(BATCH, mask=form), p)
+
+
+def test_a_mask_per_row(agent):
+    mask = np.eye(5, dtype=bool)[[4, 3, 2, 1, 0, 2]]
+    for options in ({"greedy": True}, {"seed": 0}, {}):
+        np.testing.assert_array_equal(agent.act(BATCH, mask=mask, **options), [4, 3, 2, 1, 0, 2])
+    np.testing.assert_allclose(agent.action_probabilities(BATCH, mask=mask), mask, atol=1e-6)
+
+
+def test_masks_of_two_parts(parts):
+    mask = np.array([[False, True, False, True], [True, False, True, True]])  # the padding is never legal
+    actions = parts.act(np.tile(OBSERVATION, (200, 1)), mask=mask)
+    assert set(actions[:, 0]) == {1, 3}
+    assert set(actions[:, 1]) == {0}
+    with pytest.raises(QDFMError, match="forbids every choice in row 0"):
+        parts.act(OBSERVATION, mask=[[True] * 4, [False, False, True, True]])
+
+
+def test_masks_that_make_no_sense(agent):
+    with pytest.raises(QDFMError, match="forbids every choice in row 0"):
+        agent.act(OBSERVATION, mask=np.zeros(5))
+    mask = np.ones((6, 5), bool)
+    mask[3] = False
+    with pytest.raises(QDFMError, match="forbids every choice in row 3; allow at least one"):
+        agent.action_probabilities(BATCH, mask=mask)
+    with pytest.raises(QDFMError, match=r"shape \(4,\) but needs one flag per choice, \(6, 1, 5\)"):
+        agent.act(BATCH, mask=np.ones(4))
+
+
+# Observations and preferences
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (4,), (6, 4), (0, 3), (2, 6, 3)])
+def test_observations_of_another_shape(agent, shape):
+    with pytest.raises(QDFMError, match=r"but this agent was trained on \(3,\) per row"):
+        agent.act(np.zeros(shape))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_observations_that_are_no_numbers(agent, bad):
+    observation = BATCH.copy()
+    observation[2, 1] = bad
+    for call in (agent.act, agent.action_probabilities):
+        with pytest.raises(QDFMError, match="NaN or infinite"):
+            call(observation)
+
+
+def test_a_preference_decides(two):
+    left, right = (two.action_probabilities(OBSERVATION, preference=w) for w in ([1, 0], [0, 1]))
+    assert np.abs(left - right).max() > 0.01
+    rows = two.action_probabilities(np.tile(OBSERVATION, (2, 1)), preference=[[1, 0], [0, 1]])
+    np.testing.assert_allclose(rows, [left, right], atol=1e-6)
+
+
+def test_eval_is_the_greedy_action_under_a_preference(two):
+    for w in (np.array([1.0, 0.0]), np.array([0.3, 0.7])):
+        assert two.eval(OBSERVATION, w) == two.action_probabilities(OBSERVATION, preference=w).argmax()
+
+
+@pytest.mark.parametrize(
+    ("preference", "says"),
+    [
+        (None, "preference over 2 objectives"),
+        ([1.0], "has 1 entries but the reward has 2 objectives"),
+        (1.0, "has 1 entries"),
+        ([0.2, 0.3, 0.5], "has 3 entries"),
+        ([-0.5, 1.5], "negative entry"),
+        ([0.5, 0.6], "does not sum to 1"),
+        ([np.nan, 1.0], "NaN or infinite"),
+        (["a", "b"], "no list of numbers"),
+    ],
+)
+def test_preferences_that_are_none(two, preference, says):
+    for call in (two.act, two.action_probabilities):
+        with pytest.raises(QDFMError, match=says):
+            call(OBSERVATION, preference=preference)
+
+
+def test_one_objective_needs_no_preference_and_takes_the_only_one(agent):
+    p = agent.action_probabilities(OBSERVATION)
+    np.testing.assert_array_equal(agent.action_probabilities(OBSERVATION, preference=[1.0]), p)
+    with pytest.raises(QDFMError, match="does not sum to 1"):
+        agent.act(OBSERVATION, preference=[0.5])
+
+
+def test_raw_observations_are_normalised_before_the_network_sees_them():
+    rng = np.random.default_rng(0)
+    n = 128
+    raw = rng.normal(size=(n, 3)) * [4.0, 0.5, 32.0] + [100.0, -2.0, 0.0]
+    action = (raw[:, 0] > 100).astype(int) + (raw[:, 2] > 0)
+    # Population moments, as (x − mean) / std over the observations of the data.
+    mean, std = raw.mean(0), raw.std(0)
+    z = (raw - mean) / std
+    rest = (action, np.zeros(n), np.ones(n))
+    config = BC(hidden=(16,), batch_size=32, clone_steps=50, learning_rate=1e-2, ema=0.9)
+    a = config.fit(qdfm.Dataset.from_arrays(raw, rest[0], rest[1], raw, rest[2]), progress=False)
+    b = config.fit(qdfm.Dataset.from_arrays(z, rest[0], rest[1], z, rest[2], normalise=False), progress=False)
+    assert a.spec.normalisation != Normalisation()
+    assert b.spec.normalisation == Normalisation()
+    p = a.action_probabilities(raw)
+    np.testing.assert_allclose(p, b.action_probabilities(z), atol=2e-3)
+    np.testing.assert_array_equal(a.act(raw, seed=1), b.act(z, seed=1))
+    assert p.max() - p.min() > 0.3
+
+
+# Files
+
+
+def test_saved_and_loaded(agent, two, parts, tmp_path):
+    for name, one, options in (("a", agent, {}), ("b", two, {"preference": [0.4, 0.6]}), ("c", parts, {})):
+        file = tmp_path / f"{name}.safetensors"
+        one.save(file)
+        loaded = qdfm.load(file)
+        assert loaded.config == one.config
+        assert loaded.spec == one.spec
+        same = one.action_probabilities(BATCH, **options)
+        np.testing.assert_array_equal(loaded.action_probabilities(BATCH, **options), same)
+        np.testing.assert_array_equal(loaded.act(BATCH, seed=5, **options), one.act(BATCH, seed=5, **options))
+        header = checkpoint.read_header(file, "agent")
+        assert header["algorithm"] == "qdfm"
+        assert header["config"]["hidden"] == [16]
+        assert header["config"].keys() == {f.name for f in dataclasses.fields(QDFM)}
+        assert header["spec"]["observation_shape"] == [3]
+        assert header["spec"]["objectives"] == one.spec.objectives
+
+
+def test_normalisation_is_saved(tmp_path):
+    norm = Normalisation((1.0, 2.0, 3.0), (0.5, 1.0, 2.0), (10.0,))
+    agent = untrained(BC(hidden=(16,)), dataclasses.replace(SINGLE, normalisation=norm))
+    agent.save(tmp_path / "x")
+    loaded = qdfm.load(tmp_path / "x")
+    assert loaded.spec.normalisation == norm
+    plain = Agent(agent.config, SINGLE, agent.policy)
+    same = plain.action_probabilities((BATCH - [1, 2, 3]) / [0.5, 1, 2])
+    np.testing.assert_allclose(loaded.action_probabilities(BATCH), same, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"algorithm": "qdfn"}, "Unknown algorithm 'qdfn'; did you mean 'qdfm'"),
+        ({"config": {"gamme": 1}}, "does not fit this qdfm"),
+        ({"spec": {}}, "does not fit this qdfm"),
+    ],
+)
+def test_a_header_that_is_not_understood(agent, tmp_path, change, says):
+    header = {"algorithm": "qdfm", "config": dataclasses.asdict(agent.config), "spec": agent.spec.to_json()}
+    checkpoint.write_tree(tmp_path / "x", "agent", agent.policy, {**header, **change})
+    with pytest.raises(QDFMError, match=says):
+        qdfm.load(tmp_path / "x")
+
+
+def test_weights_of_another_size(agent, tmp_path):
+    config = {**dataclasses.asdict(agent.config), "hidden": [17]}
+    header = {"algorithm": "qdfm", "config": config, "spec": agent.spec.to_json()}
+    checkpoint.write_tree(tmp_path / "x", "agent", agent.policy, header)
+    with pytest.raises(QDFMError, match="does not hold the arrays"):
+        qdfm.load(tmp_path / "x")

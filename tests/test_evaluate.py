@@ -1,0 +1,293 @@
+"""Rollouts: against a simulation by hand, exact numbers for fixed policies, and the Gymnasium path."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from qdfm.agent import Agent
+from qdfm.algorithms import BC, Config
+from qdfm.algorithms.base import Algorithm
+from qdfm.data.actions import Discrete, MultiDiscrete
+from qdfm.data.spec import Spec
+from qdfm.envs.exact import propagate
+from qdfm.envs.gymnasium import GymEnv
+from qdfm.envs.multigoal import MultiGoal
+from qdfm.errors import QDFMError
+from qdfm.evaluate import PARALLEL, Evaluation, evaluate, rollout
+
+UP, DOWN, LEFT, RIGHT = range(4)
+DELTA = {UP: (0, 1), DOWN: (0, -1), LEFT: (-1, 0), RIGHT: (1, 0)}
+
+
+@dataclass(frozen=True)
+class Table(Config):
+    """A policy that is a table of probabilities [121, 4] over the cells of the grid; it learns nothing."""
+
+    name = "table"
+    about = "for tests"
+
+    def build(self, spec: Spec) -> Algorithm:
+        def probs(table: Any, observation: Any, preference: Any, mask: Any) -> Any:
+            x, y = observation[:, :11].argmax(1), observation[:, 11:].argmax(1)
+            return table[11 * y + x]
+
+        def act(table, noise, observation, preference, mask, carry, greedy=False):
+            p = probs(table, observation, preference, mask)
+            drawn = (noise >= jnp.cumsum(p, 1)[:, :-1]).sum(1)
+            return (p.argmax(1) if greedy else drawn)[:, None].astype(jnp.int32), carry
+
+        return Algorithm(lambda key: jnp.zeros((121, 4)), (), lambda state: state, act, 1, probs)
+
+
+def grid_agent(table: np.ndarray) -> Agent:
+    return Agent(Table(), MultiGoal(4).spec, jnp.asarray(table, jnp.float32))
+
+
+def always(move: int) -> np.ndarray:
+    return np.tile(np.eye(4)[move], (121, 1))
+
+
+def wandering() -> np.ndarray:
+    return np.tile([0.5, 0.02, 0.24, 0.24], (121, 1))
+
+
+def cloner(spec: Spec, seed: int = 0) -> Agent:
+    """A behaviour network with random weights."""
+    algorithm = BC(hidden=(16,)).build(spec)
+    return Agent(BC(hidden=(16,)), spec, algorithm.policy(algorithm.init(jax.random.key(seed))))
+
+
+# Built-in environments
+
+
+def test_rollout_against_a_simulation_by_hand():
+    played = rollout(grid_agent(wandering()), MultiGoal(4), 100, seed=3)
+    assert played.states.shape == (61, 100, 2)
+    ends = {(x, 10): 10.0 for x in (1, 3, 7, 9)} | {(5, y): -10.0 for y in range(3, 10)}
+    seen = set()
+    for e in range(100):
+        here, done = (5, 0), False
+        for t in range(60):
+            assert tuple(played.states[t, e]) == here
+            assert played.running[t, e] == (not done)
+            after = tuple(int(v) for v in played.states[t + 1, e])
+            if done:
+                assert after == here
+                assert played.reward[t, e, 0] == 0
+                continue
+            reachable = {tuple(np.clip(np.add(here, d), 0, 10).tolist()) for d in DELTA.values()}
+            assert after in reachable
+            assert played.reward[t, e, 0] == ends.get(after, 0.0)
+            here, done = after, after in ends
+        assert played.terminated[e] == done
+        seen.add(here if done else None)
+    assert len(seen) > 5  # goals, several cells of the trap, and the horizon
+
+
+def test_rollout_takes_the_moves_of_a_fixed_policy():
+    table = always(UP)
+    table[[5, 4]] = np.eye(4)[LEFT]  # at (5, 0) and (4, 0)
+    played = rollout(grid_agent(table), MultiGoal(4), 2)
+    path = [(5, 0), (4, 0), *((3, y) for y in range(11))]
+    assert [tuple(s) for s in played.states[:13, 1].tolist()] == path
+    assert (played.states[12:] == [3, 10]).all()
+
+
+@pytest.mark.parametrize(
+    ("move", "value", "length", "ended"),
+    [(UP, -10.0, 3, True), (DOWN, 0.0, 60, False), (LEFT, 0.0, 60, False)],
+)
+@pytest.mark.parametrize("greedy", [False, True])
+def test_numbers_of_a_fixed_policy(move, value, length, ended, greedy):
+    done = evaluate(grid_agent(always(move)), "multigoal-4", episodes=7, greedy=greedy)
+    np.testing.assert_array_equal(done.returns, np.full((7, 1), value))
+    np.testing.assert_array_equal(done.lengths, np.full(7, length))
+    np.testing.assert_array_equal(done.terminated, np.full(7, ended))
+
+
+def test_an_end_in_the_last_step_counts_as_terminated():
+    done = evaluate(grid_agent(always(UP)), MultiGoal(4, horizon=3), episodes=2)
+    assert done.terminated.all()
+    cut = evaluate(grid_agent(always(UP)), MultiGoal(4, horizon=2), episodes=2)
+    assert not cut.terminated.any()
+    assert (cut.returns == 0).all()
+
+
+def test_the_seed_decides():
+    agent = grid_agent(wandering())
+    one, again, other = (evaluate(agent, "multigoal-4", 50, seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one.lengths, again.lengths)
+    np.testing.assert_array_equal(one.returns, again.returns)
+    assert not np.array_equal(one.lengths, other.lengths)
+
+
+def test_episodes_are_independent_and_follow_the_policy():
+    exact = propagate(MultiGoal(4), wandering())
+    n = 4000
+    played = rollout(grid_agent(wandering()), MultiGoal(4), n, seed=0)
+    outcome = np.asarray(MultiGoal(4).outcome(played.states[-1]))
+    law = np.r_[exact.shares, exact.trap, exact.timeout]
+    counts = np.bincount(np.where(outcome < 0, 5, outcome), minlength=6)
+    error = np.sqrt(n * law * (1 - law))
+    assert (np.abs(counts - n * law) < 4 * error + 1e-9).all()
+    assert (law[:5] > 0.01).all()  # all of them are put to the test
+
+
+def test_summary_of_known_episodes():
+    returns = np.array([[1.0, 0.0], [3.0, 0.0], [8.0, 3.0]])
+    summary = Evaluation(returns, np.array([1, 2, 6]), np.array([True, False, True])).summary()
+    assert summary["episodes"] == 3
+    assert summary["return_mean"] == [4.0, 1.0]
+    assert summary["return_std"] == pytest.approx([13**0.5, 3**0.5])
+    assert summary["length_mean"] == 3.0
+    assert summary["terminated"] == pytest.approx(2 / 3)
+    assert Evaluation(returns[:1], np.array([1]), np.array([True])).summary()["return_std"] == [0.0, 0.0]
+
+
+# Gymnasium
+
+
+CARTPOLE = Spec((4,), Discrete(2))
+
+
+def test_cartpole_by_id_and_by_instance_play_the_same_episodes():
+    agent, episodes = cloner(CARTPOLE), PARALLEL + 4
+    by_id = evaluate(agent, "CartPole-v1", episodes, seed=5, greedy=True)
+    with gymnasium.make("CartPole-v1") as env:
+        by_one = evaluate(agent, env, episodes, seed=5, greedy=True)
+        other = evaluate(agent, env, episodes, seed=6, greedy=True)
+    np.testing.assert_array_equal(by_id.lengths, by_one.lengths)
+    np.testing.assert_array_equal(by_id.terminated, by_one.terminated)
+    np.testing.assert_array_equal(by_id.returns[:, 0], by_id.lengths)  # +1 per step
+    assert len(set(by_id.lengths)) > 1
+    assert not np.array_equal(by_one.lengths, other.lengths)
+
+
+def test_cartpole_drawn_actions_follow_from_the_seed():
+    agent = cloner(CARTPOLE)
+    agent.act(np.zeros(4))  # the agent's own generator must not matter
+    one, again, other = (evaluate(agent, "CartPole-v1", 5, seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one.returns, again.returns)
+    assert not np.array_equal(one.returns, other.returns)
+
+
+def test_multigoal_behind_gymnasium_is_the_same_world():
+    exact, n = propagate(MultiGoal(4), wandering()), 250
+    done = evaluate(grid_agent(wandering()), GymEnv(MultiGoal(4)), n, seed=0)
+    trap = (done.returns[:, 0] == -10).mean()
+    assert abs(trap - exact.trap) < 4 * np.sqrt(exact.trap * (1 - exact.trap) / n)
+    reward_std = np.sqrt(100 * (1 - exact.timeout) - exact.expected_return**2)
+    assert abs(done.returns.mean() - exact.expected_return) < 4 * reward_std / np.sqrt(n)
+    assert abs((~done.terminated).mean() - exact.timeout) < 4 * np.sqrt(exact.timeout / n) + 1e-9
+    compiled = evaluate(grid_agent(wandering()), "multigoal-4", 4000, seed=0)
+    spread = np.sqrt(compiled.lengths.var() * (1 / n + 1 / 4000))
+    assert abs(done.lengths.mean() - compiled.lengths.mean()) < 4 * spread
+
+
+class Parts(gymnasium.Env):
+    """Two parts of three and two choices; the reward is the action, as a number or a vector."""
+
+    def __init__(self, objectives: int = 1, legal: Any = None, steps: int = 3):
+        self.observation_space = spaces.Box(-1, 1, (2,))
+        self.action_space = spaces.MultiDiscrete([3, 2])
+        self.objectives, self.legal, self.steps = objectives, legal, steps
+        self.taken: list[list[int]] = []
+        if objectives > 1:
+            self.reward_space = spaces.Box(0, 3, (objectives,))
+
+    def report(self) -> tuple[np.ndarray, dict[str, Any]]:
+        info = {} if self.legal is None else {"action_mask": np.array(self.legal, np.int8)}
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), info
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.left = self.steps
+        return self.report()
+
+    def step(self, action: np.ndarray) -> tuple[Any, ...]:
+        assert self.action_space.contains(np.asarray(action, np.int64))
+        self.left -= 1
+        self.taken.append(action.tolist())
+        reward = np.array(action, float) if self.objectives > 1 else float(action[0] + 10 * action[1])
+        seen, info = self.report()
+        return seen, reward, False, self.left == 0, info
+
+
+def parts_agent(objectives: int = 1) -> Agent:
+    return cloner(Spec((2,), MultiDiscrete((3, 2)), objectives=objectives))
+
+
+def test_a_decision_of_several_parts():
+    env = Parts()
+    done = evaluate(parts_agent(), env, 40, seed=0)
+    taken = np.array(env.taken).reshape(40, 3, 2)
+    assert set(taken[..., 0].ravel()) == {0, 1, 2}
+    assert set(taken[..., 1].ravel()) == {0, 1}
+    np.testing.assert_array_equal(done.returns[:, 0], (taken @ [1, 10]).sum(1))
+    np.testing.assert_array_equal(done.lengths, 3)
+    assert not done.terminated.any()
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_masks_that_the_environment_reports_are_kept(greedy):
+    env = Parts(legal=[[0, 0, 1], [1, 0, 0]])
+    done = evaluate(parts_agent(), env, 4, seed=0, greedy=greedy)
+    np.testing.assert_array_equal(done.returns, np.full((4, 1), 6.0))
+
+
+def test_several_objectives_give_a_return_each():
+    env = Parts(objectives=2, legal=[[0, 0, 1], [0, 1, 0]])
+    done = evaluate(parts_agent(2), env, 4, seed=0, preference=[0.25, 0.75])
+    np.testing.assert_array_equal(done.returns, np.tile([6.0, 3.0], (4, 1)))
+    with pytest.raises(QDFMError, match="preference over 2 objectives"):
+        evaluate(parts_agent(2), env, 4)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("spec", "env", "says"),
+    [
+        (Spec((3,), Discrete(4)), "multigoal-4", r"shape \(3,\) but the environment has \(22,\)"),
+        (Spec((22,), Discrete(5)), "multigoal-4", r"choices \(5,\) but the environment has \(4,\)"),
+        (Spec((22,), MultiDiscrete((4, 4))), "multigoal-4", r"choices \(4, 4\) but the .* has \(4,\)"),
+        (Spec((3,), Discrete(2)), "CartPole-v1", r"shape \(3,\) but the environment has \(4,\)"),
+        (Spec((4,), Discrete(3)), "CartPole-v1", r"choices \(3,\) but the environment has \(2,\)"),
+        (Spec((3,), Discrete(3)), "Pendulum-v1", "neither Discrete nor MultiDiscrete"),
+        (CARTPOLE, "CartPole-v7", "Unknown environment 'CartPole-v7'; did you mean 'CartPole-v1'"),
+        (CARTPOLE, "multigoal4", "did you mean 'multigoal-4'"),
+    ],
+)
+def test_an_environment_that_does_not_fit(spec, env, says):
+    with pytest.raises(QDFMError, match=says):
+        evaluate(cloner(spec), env, 2)
+
+
+@pytest.mark.parametrize(("env", "spec"), [("multigoal-4", MultiGoal(4).spec), ("CartPole-v1", CARTPOLE)])
+def test_other_objectives_than_the_environments(env, spec):
+    agent = cloner(Spec(spec.observation_shape, spec.actions, objectives=2))
+    with pytest.raises(QDFMError, match="objectives 2 but the environment has 1"):
+        evaluate(agent, env, 2, preference=[0.5, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("preference", "says"),
+    [([0.5], "does not sum to 1"), ([-1.0], "negative"), ([0.5, 0.5], "2 entries"), ([np.nan], "NaN")],
+)
+@pytest.mark.parametrize("env", ["multigoal-4", "gymnasium"])
+def test_a_preference_that_is_none(env, preference, says):
+    agent = grid_agent(wandering())
+    with pytest.raises(QDFMError, match=says):
+        evaluate(agent, GymEnv(MultiGoal(4)) if env == "gymnasium" else env, 2, preference=preference)
+
+
+def test_no_episodes():
+    with pytest.raises(QDFMError, match="0 episodes cannot be evaluated; give at least 1"):
+        evaluate(grid_agent(wandering()), "multigoal-4", 0)

@@ -1,0 +1,212 @@
+"""The training loop: killed and resumed runs, interrupted and diverged ones, what a run's folder holds."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import qdfm
+from qdfm.errors import Diverged
+from qdfm.train import Options, fingerprint, train
+
+STEPS = {"warmup_steps": 60, "critic_steps": 60, "improve_steps": 60}
+CONFIG = qdfm.QDFM(batch_size=16, hidden=(16, 16), **STEPS)
+OFTEN = Options(chunk=10, checkpoint_seconds=0.0)
+
+RUN = """
+import sys
+sys.path[:0] = {path!r}
+from test_train import CONFIG, OFTEN, small_data
+from qdfm.train import train
+train(CONFIG, small_data(), seeds=(0, 1), out={out!r}, resume={resume!r}, progress=False, options=OFTEN)
+"""
+
+
+def small_data(seed: int = 0) -> qdfm.Dataset:
+    rng = np.random.default_rng(seed)
+    n = 100
+    obs = rng.normal(size=(n, 3))
+    return qdfm.Dataset.from_arrays(
+        obs, rng.integers(4, size=n), rng.normal(size=n), np.roll(obs, -1, 0), np.arange(n) % 10 == 9
+    )
+
+
+def run_in_process(out, resume: bool) -> subprocess.Popen:
+    here = [os.path.dirname(os.path.abspath(__file__))]
+    return subprocess.Popen([sys.executable, "-c", RUN.format(path=here, out=str(out), resume=resume)])
+
+
+def rows(folder) -> list[dict]:
+    read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for row in read:
+        del row["steps_per_second"]
+    return read
+
+
+def test_a_killed_run_resumes_and_ends_bit_identical(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert run_in_process(whole, resume=False).wait() == 0
+    expected = rows(whole)
+    assert len(expected) == 2 * 18  # two seeds, three phases of six chunks
+    kills = 0
+    # Kill as soon as the log has grown past a few marks, wherever the process then is; each time from the last state.
+    for mark in (1, 9, 21, 33):
+        process = run_in_process(killed, resume=(killed / "config.json").exists())
+        log = killed / "metrics.jsonl"
+        while process.poll() is None:
+            if log.exists() and len(log.read_text().splitlines()) >= mark:
+                process.send_signal(signal.SIGKILL)
+                break
+            time.sleep(0.001)
+        kills += process.wait() == -signal.SIGKILL
+    assert kills >= 3
+    assert run_in_process(killed, resume=True).wait() == 0
+    for seed in (0, 1):
+        name = f"agent-{seed}.safetensors"
+        assert (whole / name).read_bytes() == (killed / name).read_bytes()
+    assert rows(killed) == expected
+
+
+def test_metrics_after_the_last_checkpoint_are_dropped(tmp_path):
+    train(CONFIG, small_data(), out=tmp_path / "run", progress=False, options=OFTEN)
+    expected = rows(tmp_path / "run")
+    with open(tmp_path / "run/metrics.jsonl", "a") as file:
+        file.write('{"phase": "improve", "step": 70, "half a li')
+    train(CONFIG, small_data(), out=tmp_path / "run", resume=True, progress=False, options=OFTEN)
+    assert rows(tmp_path / "run") == expected
+
+
+def test_the_folder_of_a_run(tmp_path):
+    agents = train(CONFIG, small_data(), seeds=(0, 5), out=tmp_path / "run", progress=False, options=OFTEN)
+    names = sorted(p.name for p in (tmp_path / "run").iterdir())
+    assert names == [
+        "agent-0.safetensors", "agent-5.safetensors", "config.json", "metrics.jsonl", "state.safetensors",
+    ]  # fmt: skip
+    described = json.loads((tmp_path / "run/config.json").read_text())
+    assert described["schema"] == 1
+    assert described["config"]["endpoints"] == "enumerated"  # choices that were open are written as they were made
+    assert described["data"] == fingerprint(small_data()) != fingerprint(small_data(1))
+    read = rows(tmp_path / "run")
+    assert [r["phase"] for r in read[::12]] == ["warmup", "critic", "improve"]
+    assert {r["seed"] for r in read} == {0, 5}
+    assert {"loss", "grad_norm", "effective_share", "beta"} <= read[-1].keys()
+    obs = np.asarray(small_data().observation)
+    for seed, agent in zip((0, 5), agents, strict=True):
+        loaded = qdfm.load(tmp_path / f"run/agent-{seed}.safetensors")
+        np.testing.assert_array_equal(agent.action_probabilities(obs), loaded.action_probabilities(obs))
+
+
+def test_a_folder_is_neither_overwritten_nor_resumed_with_other_settings(tmp_path):
+    out = tmp_path / "run"
+    train(CONFIG, small_data(), out=out, progress=False, options=OFTEN)
+    with pytest.raises(qdfm.QDFMError, match="already holds a run"):
+        train(CONFIG, small_data(), out=out, progress=False, options=OFTEN)
+    other = dataclasses.replace(CONFIG, beta=3.0)
+    with pytest.raises(qdfm.QDFMError, match=r"config.beta=10.0 but is resumed with config.beta=3.0"):
+        train(other, small_data(), out=out, resume=True, progress=False, options=OFTEN)
+    with pytest.raises(qdfm.QDFMError, match="data="):
+        train(CONFIG, small_data(1), out=out, resume=True, progress=False, options=OFTEN)
+    with pytest.raises(qdfm.QDFMError, match="seeds="):
+        train(CONFIG, small_data(), seeds=(1,), out=out, resume=True, progress=False, options=OFTEN)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/file").touch()
+    with pytest.raises(qdfm.QDFMError, match="no run to resume"):
+        train(CONFIG, small_data(), out=tmp_path / "other", resume=True, progress=False, options=OFTEN)
+
+
+def test_a_diverged_run_says_where_and_keeps_the_last_good_state(tmp_path):
+    data = small_data()
+    wild = dataclasses.replace(data, reward=np.full_like(data.reward, 1e30))
+    with pytest.raises(Diverged, match=r"phase critic, step \d+, seed 0.*learning rate.*largest reward 1e\+30"):
+        train(CONFIG, wild, out=tmp_path / "run", progress=False, options=OFTEN)
+    state = tmp_path / "run/state.safetensors"
+    header = qdfm.checkpoint.read_header(state, "state")
+    assert (header["phase"], header["step"]) == (0, 60)
+    like = jax.eval_shape(lambda: jax.vmap(CONFIG.build(data.spec).init)(jax.random.split(jax.random.key(0), 1)))
+    kept = qdfm.checkpoint.read_tree(state, "state", like)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(kept))
+
+
+def test_an_interrupted_run_is_saved_and_says_how_to_go_on(tmp_path, monkeypatch, capsys):
+    from qdfm.train import _Loop
+
+    record = _Loop._record
+
+    def interrupt(self, name, index, done, *rest):
+        record(self, name, index, done, *rest)
+        if (name, done) == ("critic", 30):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(_Loop, "_record", interrupt)
+    rarely = Options(chunk=10, checkpoint_seconds=1e9)
+    with pytest.raises(KeyboardInterrupt):
+        train(CONFIG, small_data(), out=tmp_path / "run", progress=False, options=rarely)
+    assert "--resume" in capsys.readouterr().err
+    header = qdfm.checkpoint.read_header(tmp_path / "run/state.safetensors", "state")
+    assert (header["phase"], header["step"]) == (1, 30)
+    monkeypatch.undo()
+    resumed = train(CONFIG, small_data(), out=tmp_path / "run", resume=True, progress=False, options=rarely)[0]
+    straight = train(CONFIG, small_data(), progress=False, options=rarely)[0]
+    for a, b in zip(jax.tree.leaves(resumed.policy), jax.tree.leaves(straight.policy), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_chunks_do_not_change_what_is_learnt():
+    coarse = train(CONFIG, small_data(), progress=False, options=Options(chunk=60))[0]
+    fine = train(CONFIG, small_data(), progress=False, options=Options(chunk=7))[0]
+    for a, b in zip(jax.tree.leaves(coarse.policy), jax.tree.leaves(fine.policy), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+def test_several_tokens_resume_with_their_cached_support(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    obs, action = rng.normal(size=(50, 2)), rng.integers(3, size=(50, 2))
+    data = qdfm.Dataset.from_arrays(obs, action, rng.normal(size=50), np.roll(obs, -1, 0), np.ones(50) > 2)
+    straight = train(CONFIG, data, progress=False, options=OFTEN)[0]
+    from qdfm.train import _Loop
+
+    record = _Loop._record
+
+    def interrupt(self, name, index, done, *rest):
+        record(self, name, index, done, *rest)
+        if (name, done) == ("improve", 20):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(_Loop, "_record", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        train(CONFIG, data, out=tmp_path / "run", progress=False, options=OFTEN)
+    monkeypatch.undo()
+    resumed = train(CONFIG, data, out=tmp_path / "run", resume=True, progress=False, options=OFTEN)[0]
+    for a, b in zip(jax.tree.leaves(resumed.policy), jax.tree.leaves(straight.policy), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_progress_is_plain_lines_where_there_is_no_terminal(capsys):
+    train(CONFIG, small_data(), seeds=(0, 1), options=OFTEN)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[2] for line in lines if "60/60" in line] == ["warmup", "critic", "improve"]
+    assert all("steps/s" in line and "loss" in line for line in lines)
+
+
+def test_tensorboard_files(tmp_path):
+    pytest.importorskip("tensorboardX")
+    train(CONFIG, small_data(), out=tmp_path / "run", progress=False, options=Options(chunk=60, tensorboard=True))
+    assert any(p.name.startswith("events.out.tfevents") for p in (tmp_path / "run").iterdir())
+
+
+def test_data_that_cannot_fit_is_refused(monkeypatch):
+    monkeypatch.setattr(os, "sysconf", lambda name: 1)
+    with pytest.raises(qdfm.QDFMError, match="are free on"):
+        train(CONFIG, small_data(), progress=False)
+
+
+def test_seeds_that_repeat_are_refused():
+    with pytest.raises(qdfm.QDFMError, match="different integers"):
+        train(CONFIG, small_data(), seeds=(1, 1), progress=False)
