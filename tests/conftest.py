@@ -1,6 +1,14 @@
 """Fixtures of all tests: double precision on demand, and goodness of fit for whole families of samplers."""
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
+
+# Compiling is most of what the tests do: compile with little effort, and keep the result for the other worker and for
+# the processes that tests start. Both must stand in the environment before JAX is imported.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 import jax
 import numpy as np
@@ -8,6 +16,13 @@ import pytest
 from scipy import stats
 
 FAMILY_ALPHA = 1e-3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_compiled_programs() -> Iterator[None]:
+    """Thousands of compiled programs in one process exhaust its memory maps."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.fixture

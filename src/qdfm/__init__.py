@@ -11,6 +11,7 @@ from qdfm.algorithms import ALGORITHMS, BC, QDFM, BoltzBC, BoltzQ, GreedyQ
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import load_dataset
 from qdfm.data.spec import Spec
+from qdfm.data.tables import Columns
 from qdfm.errors import Diverged, QDFMError
 from qdfm.evaluate import Evaluation, evaluate
 from qdfm.train import train
@@ -22,6 +23,7 @@ __all__ = [
     "Agent",
     "BoltzBC",
     "BoltzQ",
+    "Columns",
     "Dataset",
     "Diverged",
     "Evaluation",

@@ -74,12 +74,13 @@ class Agent:
         return actions[0] if one else actions
 
     def action_probabilities(self, observation: Any, preference: Any = None, mask: Any = None) -> np.ndarray:
-        """Exact probabilities of all actions: `[K]` or `[B, K]`; one axis per part for a decision of several."""
+        """Exact probabilities of all actions: `[K]` or `[B, K]`; for several parts one axis per part, `[B, K_1, ...]`."""
         if self.compiled.algorithm.probs is None:
             raise QDFMError(f"{self.config.name} has no exact action probabilities; draw samples with act instead.")
         x, one = self._observation(observation)
         rows = len(x)
         p = np.asarray(self.compiled.probs(self.policy, x, self._preference(preference, rows), self._mask(mask, rows)))
+        p = p[(slice(None), *(slice(k) for k in self.spec.choices))]
         return p[0] if one else p
 
     def log_prob(self, observation: Any, action: Any, preference: Any = None, mask: Any = None) -> np.ndarray:

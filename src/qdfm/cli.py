@@ -18,7 +18,7 @@ from qdfm.algorithms.base import Config
 from qdfm.data.sources import GENERATORS, load_dataset
 from qdfm.data.tables import Columns
 from qdfm.errors import Diverged, QDFMError, unknown
-from qdfm.train import Options, train
+from qdfm.train import Options, train, trained_task
 
 USAGE = """usage: qdfm COMMAND ...
 
@@ -110,7 +110,7 @@ class TrainArguments:
     out: Path | None = None
     """The run's folder (default: runs/TASK-ALGO)."""
     quick: bool = False
-    """A tenth of the gradient steps, for a first look."""
+    """A tenth of the default gradient steps, for a first look."""
     paper: bool = False
     """Start from the preset of the paper, where the algorithm has one."""
     resume: bool = False
@@ -119,8 +119,8 @@ class TrainArguments:
     """Episodes to play at the end, where the task has an environment; 0: none."""
     columns: Columns = dataclasses.field(default_factory=Columns)
     """Names of the columns of a .parquet or .csv file."""
-    num_actions: int | None = None
-    """Number of actions, where the data does not show all of them."""
+    num_actions: tuple[int, ...] | None = None
+    """Number of actions where the data does not show all of them, one number per part."""
     normalise: bool = True
     """Standardise the observations of a file."""
     run: Annotated[Options, FLAT] = dataclasses.field(default_factory=Options)
@@ -133,6 +133,8 @@ def _train(words: list[str]) -> None:
         if not hasattr(config_type, "paper"):
             raise QDFMError(f"{config_type.name} has no preset of the paper; leave out --paper.")
         default = config_type.paper()
+    if "--quick" in words:
+        default = default.scaled(QUICK_SHARE)
 
     def command(args: Annotated[TrainArguments, FLAT], config: Annotated[Config, FLAT]) -> None:
         _run_training(args, config)
@@ -149,12 +151,12 @@ def _run_training(args: TrainArguments, config: Config) -> None:
 
     is_file = args.task not in GENERATORS
     columns = args.columns if is_file and args.columns != Columns() else None
-    data = load_dataset(args.task, columns=columns, num_actions=args.num_actions, normalise=args.normalise)
+    data = load_dataset(args.task, columns=columns, num_actions=_sizes(args.num_actions), normalise=args.normalise)
     if args.seeds < 1:
         raise QDFMError(f"--seeds is {args.seeds}; give at least 1.")
     out = args.out or Path("runs") / f"{Path(args.task).stem if is_file else args.task}-{config.name}"
-    config = config.scaled(QUICK_SHARE) if args.quick else config
-    agents = train(config, data, range(args.seeds), out, args.resume, options=args.run)
+    task = None if is_file else args.task
+    agents = train(config, data, range(args.seeds), out, args.resume, options=args.run, task=task)
     print(f"Saved {len(agents)} agent(s) in {out}.")
     if args.task in ENVIRONMENTS and args.episodes > 0:
         for seed, agent in enumerate(agents):
@@ -188,11 +190,10 @@ class EvaluateArguments:
 def _evaluate(words: list[str]) -> None:
     def command(args: Annotated[EvaluateArguments, FLAT]) -> None:
         from qdfm.agent import load
-        from qdfm.envs.registry import ENVIRONMENTS
         from qdfm.evaluate import evaluate
 
         agent = load(args.checkpoint)
-        env = args.env or next((n for n in ENVIRONMENTS if args.checkpoint.parent.name.startswith(f"{n}-")), None)
+        env = args.env or trained_task(args.checkpoint.parent)
         if env is None:
             raise QDFMError(f"The folder of {args.checkpoint} does not say where to play; give --env NAME.")
         done = evaluate(agent, env, args.episodes, args.seed, args.greedy, args.preference)
@@ -251,8 +252,8 @@ class InspectArguments:
     """A built-in task or a .npz, .parquet or .csv file."""
     columns: Columns = dataclasses.field(default_factory=Columns)
     """Names of the columns of a .parquet or .csv file."""
-    num_actions: int | None = None
-    """Number of actions, where the data does not show all of them."""
+    num_actions: tuple[int, ...] | None = None
+    """Number of actions where the data does not show all of them, one number per part."""
 
 
 def _inspect(words: list[str]) -> None:
@@ -260,7 +261,7 @@ def _inspect(words: list[str]) -> None:
         from qdfm.data.inspect import inspect, render
 
         columns = args.columns if args.columns != Columns() else None
-        data = load_dataset(args.source, columns=columns, num_actions=args.num_actions)
+        data = load_dataset(args.source, columns=columns, num_actions=_sizes(args.num_actions))
         Console().print(render(inspect(data)))
 
     command.__doc__ = InspectArguments.__doc__
@@ -302,6 +303,10 @@ DATA_COMMANDS: dict[str, Callable[[list[str]], None]] = {"inspect": _inspect, "m
 
 def _parse(name: str, command: Callable[..., None], words: list[str]) -> None:
     tyro.cli(command, args=words, prog=f"qdfm {name}", description=command.__doc__)
+
+
+def _sizes(num_actions: tuple[int, ...] | None) -> int | tuple[int, ...] | None:
+    return num_actions[0] if num_actions is not None and len(num_actions) == 1 else num_actions
 
 
 def _value_of(words: list[str], option: str) -> str | None:

@@ -49,8 +49,12 @@ def train(
     resume: bool = False,
     progress: bool = True,
     options: Options = Options(),  # noqa: B008 - frozen
+    task: str | None = None,
 ) -> list[Agent]:
-    """Train one agent per seed, all in one compiled program; with `out`, keep the run's folder there."""
+    """Train one agent per seed, all in one compiled program; with `out`, keep the run's folder there.
+
+    `task` is written down with the run, so that `qdfm evaluate` knows where to play.
+    """
     if len(set(seeds)) != len(seeds) or not seeds:
         raise QDFMError(f"The seeds {tuple(seeds)} repeat or are none; give different integers.")
     if options.chunk < 1:
@@ -58,10 +62,10 @@ def train(
     config = config.resolve(dataset.spec)
     algorithm = config.build(dataset.spec)
     _check_memory(dataset)
-    folder = None if out is None else RunFolder.open(Path(out), config, dataset, tuple(seeds), options, resume)
+    folder = None if out is None else RunFolder.open(Path(out), config, dataset, tuple(seeds), options, resume, task)
     data = jax.device_put(dataset.normalised())
     keys = jnp.stack([jax.random.key(seed, impl="threefry2x32") for seed in seeds])
-    state = jax.vmap(lambda key: algorithm.init(jax.random.fold_in(key, 0)))(keys)
+    state = _initial(config, dataset.spec)(keys)
     at = Position()
     if folder is not None:
         state, at = folder.restore(state)
@@ -75,7 +79,7 @@ def train(
                 folder.save(*loop.last)
                 bar.say(f"Interrupted; saved in {folder.path}. Go on with --resume (in Python: resume=True).")
             raise
-    policies = algorithm.policy(state)
+    policies = jax.device_get(algorithm.policy(state))
     agents = [
         Agent(config, dataset.spec, jax.tree.map(lambda x, i=i: x[i], policies), seed) for i, seed in enumerate(seeds)
     ]
@@ -92,6 +96,13 @@ class Position:
     phase: int = 0
     step: int = 0
     metrics_bytes: int = 0
+
+
+@lru_cache(maxsize=256)
+def _initial(config: Config, spec: Spec) -> Any:
+    """The compiled first states of given seeds' keys."""
+    init = config.build(spec).init
+    return jax.jit(jax.vmap(lambda key: init(jax.random.fold_in(key, 0))))
 
 
 @lru_cache(maxsize=256)
@@ -208,11 +219,19 @@ class RunFolder:
 
     @classmethod
     def open(
-        cls, path: Path, config: Config, dataset: Dataset, seeds: tuple[int, ...], options: Options, resume: bool
+        cls,
+        path: Path,
+        config: Config,
+        dataset: Dataset,
+        seeds: tuple[int, ...],
+        options: Options,
+        resume: bool,
+        task: str | None,
     ) -> "RunFolder":
         """A new folder, or the folder of the same run to go on with."""
         described = {
             "schema": SCHEMA,
+            "task": task,
             "algorithm": config.name,
             "seeds": list(seeds),
             "chunk": options.chunk,
@@ -224,7 +243,11 @@ class RunFolder:
         if file.exists():
             if not resume:
                 raise QDFMError(f"{path} already holds a run; go on with --resume or choose another folder with --out.")
-            _check_same(path, json.loads(file.read_text()), described)
+            try:
+                before = json.loads(file.read_text())
+            except ValueError:
+                raise QDFMError(f"{file} is damaged; choose another folder with --out.") from None
+            _check_same(path, before, described)
         elif resume and path.exists() and any(path.iterdir()):
             raise QDFMError(f"{path} holds no run to resume; choose another folder with --out.")
         else:
@@ -261,6 +284,15 @@ class RunFolder:
         if self.metrics.exists():
             os.truncate(self.metrics, at.metrics_bytes)
         return state, at
+
+
+def trained_task(folder: Path) -> str | None:
+    """The task that a run's folder was trained on, where it says so."""
+    try:
+        task = json.loads((folder / "config.json").read_text()).get("task")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return task if isinstance(task, str) else None
 
 
 def fingerprint(dataset: Dataset) -> str:
