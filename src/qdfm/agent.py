@@ -74,7 +74,7 @@ class Agent:
         return actions[0] if one else actions
 
     def action_probabilities(self, observation: Any, preference: Any = None, mask: Any = None) -> np.ndarray:
-        """Exact probabilities of all actions: `[K]` or `[B, K]`; for several parts one axis per part, `[B, K_1, ...]`."""
+        """Exact probabilities of all actions: `[K]` or `[B, K]`; one axis per part for several, `[B, K_1, ...]`."""
         if self.compiled.algorithm.probs is None:
             raise QDFMError(f"{self.config.name} has no exact action probabilities; draw samples with act instead.")
         x, one = self._observation(observation)
