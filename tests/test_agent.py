@@ -90,8 +90,7 @@ def test_decisions_of_two_unequal_parts(parts):
     assert set(actions[:, 0]) == {0, 1, 2, 3}
     assert set(actions[:, 1]) == {0, 1}
     p = parts.action_probabilities(OBSERVATION)
-    assert p.shape == (4, 4)
-    assert (p[:, 2:] == 0).all()
+    assert p.shape == (4, 2)
     assert parts.act(BATCH, greedy=True).shape == (6, 2)
     assert (parts.act(BATCH, greedy=True)[:, 1] < 2).all()
 
@@ -136,7 +135,7 @@ def test_draws_follow_the_probabilities(agent):
 def test_draws_of_two_parts_follow_the_joint_probabilities(parts):
     law = parts.action_probabilities(OBSERVATION)
     assert law.sum() == pytest.approx(1, abs=1e-6)
-    counts = drawn(parts, (4, 4))
+    counts = drawn(parts, (4, 2))
     assert fits(counts, law)
     assert not fits(counts, np.roll(law, 1, axis=0))
 

@@ -109,7 +109,8 @@ def test_every_command_has_help(command, capsys):
 def test_options_follow_the_algorithm(capsys):
     for words, there, absent in (
         (["--algo", "bc"], "--clone-steps", "--improve-steps"),
-        (["--algo=qdfm"], "--improve-steps", "--clone-steps"),
+        (["--algo=greedyq"], "--critic-steps", "--improve-steps"),
+        (["--algo=qdfm"], "--improve-steps", "--tokens"),
     ):
         with pytest.raises(SystemExit):
             main(["train", *words, "--help"])
@@ -181,11 +182,12 @@ def test_training_on_a_file_and_playing_at_the_end(capsys):
     assert qdfm.load("runs/my log-bc/agent-0.safetensors").spec.normalisation.observation_mean == (2.5,)
 
 
-def test_quick_takes_a_tenth_of_the_steps():
-    words = ["--algo", "bc", "--batch-size", "8", "--hidden", "16", "--clone-steps", "40", "--quick"]
+def test_quick_takes_a_tenth_of_the_default_steps_but_not_of_given_ones():
+    words = ["--algo", "boltzbc", "--batch-size", "8", "--hidden", "16", "--clone-steps", "4", "--quick"]
     assert main(["train", "multigoal-4", *words, "--episodes", "0", "--out", "q"]) == 0
-    assert json.loads(Path("q/config.json").read_text())["config"]["clone_steps"] == 4
-    assert json.loads(Path("q/metrics.jsonl").read_text())["step"] == 4
+    config = json.loads(Path("q/config.json").read_text())["config"]
+    assert (config["clone_steps"], config["critic_steps"]) == (4, 4_000)
+    assert json.loads(Path("q/metrics.jsonl").read_text().splitlines()[-1])["step"] == 4_000
 
 
 def test_divergence_has_its_own_exit_code(monkeypatch, capsys):

@@ -25,7 +25,6 @@ def collect_multigoal(goals: int, per_goal: int = 250, seed: int = 0) -> Dataset
         next_observation=observations[table.next_cell[cell, action]],
         terminated=table.terminated[cell, action],
         num_actions=len(MOVES),
-        normalise=False,
     )
 
 
