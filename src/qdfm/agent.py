@@ -1,11 +1,13 @@
 """Agent: the thin thing people hold. A fitted policy with its config and spec; NumPy in, NumPy out."""
 
 import dataclasses
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from qdfm import checkpoint
@@ -17,28 +19,52 @@ from qdfm.errors import QDFMError, unknown
 
 
 class Compiled(NamedTuple):
-    """An algorithm's acting functions on raw observations, compiled once per config and spec."""
+    """An algorithm's acting functions on raw observations, shared by all agents of one config and spec.
+
+    The compiled ones take the policy as a tuple of its leaves, which costs less per call than a tree of modules. Where
+    there is one objective the preference may be None.
+    """
 
     algorithm: Algorithm
-    act: Any
-    probs: Any
+    act: Callable[
+        ..., tuple[jax.Array, Any]
+    ]  # (policy, noise, observation, preference, mask, carry, greedy), traceable
+    draw: Callable[..., jax.Array]  # compiled: (leaves, noise, observation, preference, mask) -> tokens
+    greedy: Callable[..., jax.Array]
+    probs: Callable[..., jax.Array]  # compiled: (leaves, observation, preference, mask) -> probabilities
 
 
 @lru_cache(maxsize=64)
 def compiled(config: Config, spec: Spec) -> Compiled:
-    """The functions that all agents of one config and spec share."""
+    """The functions of one config and spec; each compiles once per number of rows."""
     algorithm = config.build(spec)
+    structure = jax.tree.structure(policy_shapes(algorithm))
+
+    def prefer(observation: Any, preference: Any) -> Any:
+        return jnp.ones((len(observation), 1)) if preference is None else preference
 
     def act(policy: Any, noise: Any, observation: Any, preference: Any, mask: Any, carry: Any, greedy: bool) -> Any:
-        return algorithm.act(
-            policy, noise, spec.normalise_observation(observation), preference, mask, carry, greedy=greedy
-        )
+        x = spec.normalise_observation(observation)
+        return algorithm.act(policy, noise, x, prefer(x, preference), mask, carry, greedy=greedy)
 
-    def probs(policy: Any, observation: Any, preference: Any, mask: Any) -> Any:
+    def flat(greedy: bool) -> Callable[..., jax.Array]:
+        def run(leaves: Any, noise: Any, observation: Any, preference: Any, mask: Any) -> jax.Array:
+            policy = jax.tree.unflatten(structure, leaves)
+            return act(policy, noise, observation, preference, mask, None, greedy)[0]
+
+        return jax.jit(run)
+
+    def probs(leaves: Any, observation: Any, preference: Any, mask: Any) -> jax.Array:
         assert algorithm.probs is not None
-        return algorithm.probs(policy, spec.normalise_observation(observation), preference, mask)
+        x = spec.normalise_observation(observation)
+        return algorithm.probs(jax.tree.unflatten(structure, leaves), x, prefer(x, preference), mask)
 
-    return Compiled(algorithm, jax.jit(act, static_argnames="greedy"), jax.jit(probs))
+    return Compiled(algorithm, act, flat(False), flat(True), jax.jit(probs))
+
+
+def policy_shapes(algorithm: Algorithm) -> Any:
+    """The structure and shapes of an algorithm's policy."""
+    return jax.eval_shape(lambda: algorithm.policy(algorithm.init(jax.random.key(0))))
 
 
 class Agent:
@@ -47,8 +73,8 @@ class Agent:
     def __init__(self, config: Config, spec: Spec, policy: Any, seed: int = 0):
         self.config, self.spec, self.policy = config, spec, jax.device_put(policy)
         self.compiled = compiled(config, spec)
+        self._leaves = tuple(jax.tree.leaves(self.policy))
         self._generator = np.random.default_rng(seed)
-        self._single = np.ones(1, np.float32)
 
     def act(
         self,
@@ -67,9 +93,8 @@ class Agent:
         rows = len(x)
         generator = self._generator if seed is None else np.random.default_rng(seed)
         noise = generator.random((rows, self.compiled.algorithm.noise), np.float32)
-        tokens, _ = self.compiled.act(
-            self.policy, noise, x, self._preference(preference, rows), self._mask(mask, rows), None, greedy=greedy
-        )
+        run = self.compiled.greedy if greedy else self.compiled.draw
+        tokens = run(self._leaves, noise, x, self._preference(preference, rows), self._mask(mask, rows))
         actions = self.spec.actions.decode(np.asarray(tokens))
         return actions[0] if one else actions
 
@@ -79,7 +104,7 @@ class Agent:
             raise QDFMError(f"{self.config.name} has no exact action probabilities; draw samples with act instead.")
         x, one = self._observation(observation)
         rows = len(x)
-        p = np.asarray(self.compiled.probs(self.policy, x, self._preference(preference, rows), self._mask(mask, rows)))
+        p = np.asarray(self.compiled.probs(self._leaves, x, self._preference(preference, rows), self._mask(mask, rows)))
         p = p[(slice(None), *(slice(k) for k in self.spec.choices))]
         return p[0] if one else p
 
@@ -120,14 +145,14 @@ class Agent:
             raise QDFMError("The observation has a NaN or infinite entry; repair it before acting.")
         return x, one
 
-    def _preference(self, preference: Any, rows: int) -> np.ndarray:
+    def _preference(self, preference: Any, rows: int) -> np.ndarray | None:
         objectives = self.spec.objectives
         if preference is None:
             if objectives > 1:
                 raise QDFMError(
                     f"This agent follows a preference over {objectives} objectives; give preference=[...] with sum 1."
                 )
-            return np.broadcast_to(self._single, (rows, 1))
+            return None
         return np.broadcast_to(check_preference(preference, objectives), (rows, objectives))
 
     def _mask(self, mask: Any, rows: int) -> np.ndarray | None:
@@ -155,7 +180,7 @@ def load(path: str | Path) -> Agent:
     except (KeyError, TypeError):
         raise QDFMError(f"The header of {path} does not fit this qdfm; use the version that wrote it.") from None
     algorithm = compiled(config, spec).algorithm
-    like = jax.eval_shape(lambda: algorithm.policy(algorithm.init(jax.random.key(0))))
+    like = policy_shapes(algorithm)
     return Agent(config, spec, checkpoint.read_tree(path, "agent", like))
 
 

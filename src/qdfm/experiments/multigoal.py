@@ -34,9 +34,8 @@ SCHEDULE: dict[str, Any] = {"warmup_steps": 3_000, "improve_steps": 10_000}
 PRINTED: dict[str, Any] = {**GUIDED, **SCHEDULE, "clone_steps": 30_000, "samples": 16, "backup_samples": 16}
 METHODS: dict[str, Config] = {
     "QDFM": QDFM(**GUIDED, **SCHEDULE),
-    # Model endpoints multiply by exp(βQ) at each renewal of the proposal: all the time, 10 times, once.
+    # Model endpoints multiply by exp(βQ) at each renewal of the proposal: at every step, or once.
     "QDFM.paper": QDFM.paper(**PRINTED, renew_every=1),
-    "QDFM.paper-k10": QDFM.paper(**PRINTED, renew_every=1_000),
     "QDFM.paper-k1": QDFM.paper(**PRINTED, renew_every=10_000),
     "BC": BC(clone_steps=30_000),
     "BoltzBC": BoltzBC(**GUIDED, clone_steps=10_000),
@@ -50,7 +49,7 @@ PAPER: dict[str, tuple[str, ...]] = {
     "QDFM": ("10.00 / 1.00", "9.92±0.1 / 1.00", "9.72±0.3 / 1.00", "8.55±0.5 / 1.00"),
     "GreedyQ": ("−4.00±5.5 / 0.00", "−4.00±5.5 / 0.00", "−6.00±5.5 / 0.00", "2.00±4.5 / 0.04"),
 }
-PAPER |= dict.fromkeys(("QDFM.paper", "QDFM.paper-k10", "QDFM.paper-k1"), PAPER["QDFM"])
+PAPER |= dict.fromkeys(("QDFM.paper", "QDFM.paper-k1"), PAPER["QDFM"])
 
 NOTES = (
     "Return, coverage and trap rate: 200 sampled episodes per seed. Shares, exact trap and share gap: action "
