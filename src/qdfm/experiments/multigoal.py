@@ -55,7 +55,11 @@ NOTES = (
     "Return, coverage and trap rate: 200 sampled episodes per seed. Shares, exact trap and share gap: action "
     "probabilities propagated through the grid; the gap is the largest distance of a goal's share to that of the exact "
     "KL optimum (β = 5, γ = .99, Boltzmann backup, empirical μ). Greedy columns play the most likely action, as the "
-    "paper plays its baselines. Means ± sample standard deviations over seeds."
+    "paper plays its baselines. Means ± sample standard deviations over seeds.\n\n"
+    "What QDFM adds over a stochastic baseline: sampled BC covers all goals but weighs them as the data does, not by "
+    "their value; BoltzBC has the same optimum as QDFM and ties with it, as it must for a single token. QDFM.paper "
+    "renews the proposal of its endpoints at every step, which multiplies by exp(βQ) each time and amplifies the "
+    "critic's errors at moves that the data never made; QDFM.paper-k1 renews it once."
 )
 
 
@@ -184,4 +188,4 @@ def _described(config: Config) -> dict[str, Any]:
 
 
 def _steps(config: Config) -> int:
-    return sum(v for k, v in dataclasses.asdict(config).items() if k.endswith("_steps"))
+    return sum(phase.steps for phase in config.build(MultiGoal(QUICK_GOALS).spec).phases)
