@@ -25,6 +25,7 @@ from qdfm.algorithms.base import Config
 from qdfm.checkpoint import write_file
 from qdfm.experiments.report import Table, provenance
 from qdfm.nets import context
+from qdfm.train import compiled_phase
 
 ROWS, FEATURES, REPEATS = 20_000, 17, 5
 
@@ -38,7 +39,7 @@ def synthetic(choices: int) -> Dataset:
     )  # fmt: skip
 
 
-def best_of(function: Callable[[], Any], seconds: float) -> float:
+def median_time(function: Callable[[], Any], seconds: float) -> float:
     """Seconds per call: the median over repeats, each repeat long enough to be measured."""
     jax.block_until_ready(function())
     began = time.perf_counter()
@@ -56,24 +57,13 @@ def best_of(function: Callable[[], Any], seconds: float) -> float:
 
 def phase_time(config: Config, data: Dataset, name: str, seeds: int, length: int) -> float:
     """Seconds per gradient step of one phase, all seeds together, as the training loop runs it."""
+    config = config.resolve(data.spec)
     algorithm = config.build(data.spec)
-    phase = next(p for p in algorithm.phases if p.name == name)
+    index = [p.name for p in algorithm.phases].index(name)
+    chunk = compiled_phase(config, data.spec, index)[-1]
     keys = jax.random.split(jax.random.key(0), seeds)
-    state = jax.vmap(algorithm.init)(keys)
-    placed = jax.device_put(data.normalised())
-
-    def run(state: Any, key: jax.Array) -> Any:
-        def step(state: Any, k: jax.Array) -> Any:
-            return phase.update(state, placed, None, jax.random.fold_in(key, k))
-
-        return jax.lax.scan(step, state, jnp.arange(length))
-
-    if seeds > 1:
-        compiled = jax.jit(jax.vmap(run))
-        return best_of(lambda: compiled(state, keys), 0.5) / length
-    compiled = jax.jit(run)
-    single = jax.tree.map(lambda x: x[0], state)
-    return best_of(lambda: compiled(single, keys[0]), 0.5) / length
+    state, placed = jax.jit(jax.vmap(algorithm.init))(keys), jax.device_put(data.normalised())
+    return median_time(lambda: chunk(state, placed, None, keys, jnp.int32(0), length=length), 0.5) / length
 
 
 def act_times(configs: dict[str, QDFM], data: Dataset) -> dict[str, float]:

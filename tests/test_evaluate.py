@@ -216,6 +216,8 @@ class Parts(gymnasium.Env):
         self.taken.append(action.tolist())
         reward = np.array(action, float) if self.objectives > 1 else float(action[0] + 10 * action[1])
         seen, info = self.report()
+        if self.left <= 0 and "action_mask" in info:
+            info["action_mask"][:] = 0  # as many environments report it: nothing is legal after the end
         return seen, reward, False, self.left == 0, info
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import qdfm
 from qdfm.errors import Diverged
-from qdfm.train import Options, fingerprint, train
+from qdfm.train import Options, _Loop, fingerprint, train
 
 STEPS = {"warmup_steps": 60, "critic_steps": 60, "improve_steps": 60}
 CONFIG = qdfm.QDFM(batch_size=16, hidden=(16, 16), **STEPS)
@@ -134,28 +134,54 @@ def test_a_diverged_run_says_where_and_keeps_the_last_good_state(tmp_path):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(kept))
 
 
-def test_an_interrupted_run_is_saved_and_says_how_to_go_on(tmp_path, monkeypatch, capsys):
-    from qdfm.train import _Loop
+@pytest.fixture
+def interrupt_at(monkeypatch):
+    """Raise KeyboardInterrupt once a phase has done so many steps; undone by calling the result."""
 
-    record = _Loop._record
+    def arrange(phase: str, step: int):
+        record = _Loop._record
 
-    def interrupt(self, name, index, done, *rest):
-        record(self, name, index, done, *rest)
-        if (name, done) == ("critic", 30):
-            raise KeyboardInterrupt
+        def interrupt(self, name, index, done, *rest):
+            record(self, name, index, done, *rest)
+            if (name, done) == (phase, step):
+                raise KeyboardInterrupt
 
-    monkeypatch.setattr(_Loop, "_record", interrupt)
+        monkeypatch.setattr(_Loop, "_record", interrupt)
+        return monkeypatch.undo
+
+    return arrange
+
+
+def assert_same_policy(one: qdfm.Agent, other: qdfm.Agent) -> None:
+    for a, b in zip(jax.tree.leaves(one.policy), jax.tree.leaves(other.policy), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_an_interrupted_run_is_saved_and_says_how_to_go_on(tmp_path, interrupt_at, capsys):
+    undo = interrupt_at("critic", 30)
     rarely = Options(chunk=10, checkpoint_seconds=1e9)
     with pytest.raises(KeyboardInterrupt):
-        train(CONFIG, small_data(), out=tmp_path / "run", progress=False, options=rarely)
+        train(CONFIG, small_data(), out=tmp_path / "run", progress=False, options=rarely, task="noted")
     assert "--resume" in capsys.readouterr().err
     header = qdfm.checkpoint.read_header(tmp_path / "run/state.safetensors", "state")
     assert (header["phase"], header["step"]) == (1, 30)
-    monkeypatch.undo()
+    undo()
     resumed = train(CONFIG, small_data(), out=tmp_path / "run", resume=True, progress=False, options=rarely)[0]
-    straight = train(CONFIG, small_data(), progress=False, options=rarely)[0]
-    for a, b in zip(jax.tree.leaves(resumed.policy), jax.tree.leaves(straight.policy), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_same_policy(resumed, train(CONFIG, small_data(), progress=False, options=rarely)[0])
+
+
+def test_a_phase_without_steps_is_still_prepared():
+    """Without a critic phase and at β = 0 the improved flow stays at the frozen warm-up flow's law."""
+    config = dataclasses.replace(
+        CONFIG, warmup_steps=400, critic_steps=0, improve_steps=0, beta=0.0, beta_scale="none", support_share=0.0
+    )
+    data = small_data()
+    warm = train(config, data, progress=False)[0]
+    kept = train(dataclasses.replace(config, improve_steps=200), data, progress=False)[0]
+    obs = np.asarray(data.observation)
+    p, q = warm.action_probabilities(obs), kept.action_probabilities(obs)
+    uniform = np.abs(p - 0.25).sum(1).mean()
+    assert np.abs(p - q).sum(1).mean() < 0.5 * uniform  # at the untrained flow it would be about 1
 
 
 def test_chunks_do_not_change_what_is_learnt():
@@ -165,27 +191,18 @@ def test_chunks_do_not_change_what_is_learnt():
         np.testing.assert_allclose(a, b, atol=1e-5)
 
 
-def test_several_tokens_resume_with_their_cached_support(tmp_path, monkeypatch):
+def test_several_tokens_resume_with_their_cached_support(tmp_path, interrupt_at):
     rng = np.random.default_rng(0)
     obs, action = rng.normal(size=(50, 2)), rng.integers(3, size=(50, 2))
     data = qdfm.Dataset.from_arrays(obs, action, rng.normal(size=50), np.roll(obs, -1, 0), np.ones(50) > 2)
     straight = train(CONFIG, data, progress=False, options=OFTEN)[0]
-    from qdfm.train import _Loop
-
-    record = _Loop._record
-
-    def interrupt(self, name, index, done, *rest):
-        record(self, name, index, done, *rest)
-        if (name, done) == ("improve", 20):
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(_Loop, "_record", interrupt)
+    undo = interrupt_at("improve", 20)
     with pytest.raises(KeyboardInterrupt):
         train(CONFIG, data, out=tmp_path / "run", progress=False, options=OFTEN)
-    monkeypatch.undo()
-    resumed = train(CONFIG, data, out=tmp_path / "run", resume=True, progress=False, options=OFTEN)[0]
-    for a, b in zip(jax.tree.leaves(resumed.policy), jax.tree.leaves(straight.policy), strict=True):
-        np.testing.assert_array_equal(a, b)
+    undo()
+    assert_same_policy(
+        train(CONFIG, data, out=tmp_path / "run", resume=True, progress=False, options=OFTEN)[0], straight
+    )
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(capsys):

@@ -160,7 +160,8 @@ class Agent:
             return None
         array = np.asarray(mask).astype(bool)
         tokens, k = self.spec.legal.shape
-        if array.size not in (tokens * k, rows * tokens * k):
+        fits = {(tokens, k), (1, tokens, k), (rows, tokens, k)} | ({(k,), (rows, k)} if tokens == 1 else set())
+        if array.shape not in fits:
             raise QDFMError(f"The mask has shape {array.shape} but needs one flag per choice, ({rows}, {tokens}, {k}).")
         array = np.broadcast_to(array.reshape(-1, tokens, k), (rows, tokens, k))
         if not (array & self.spec.legal).any(-1).all():

@@ -151,13 +151,14 @@ def _evaluate_gymnasium(
             o, reward, ended, cut, info = e.step(action if action.ndim else int(action))
             returns[k] += np.asarray(reward, np.float64)
             lengths[k] += 1
-            seen[i] = (o, info)
-            if ended or cut:
-                terminated[k] = ended
-                running[i] = begun if begun < episodes else -1
-                if begun < episodes:
-                    seen[i] = e.reset(seed=int(seeds[begun]))
-                begun += 1
+            if not (ended or cut):
+                seen[i] = (o, info)
+                continue
+            terminated[k] = ended
+            running[i] = begun if begun < episodes else -1
+            if begun < episodes:  # else the copy keeps its last live observation, for a batch of constant size
+                seen[i] = e.reset(seed=int(seeds[begun]))
+            begun += 1
     if isinstance(env, str):
         for e in envs:
             e.close()
@@ -167,8 +168,14 @@ def _evaluate_gymnasium(
 def _mask(spec: Spec, infos: list[dict[str, Any]]) -> np.ndarray | None:
     """The masks that an environment reports as info["action_mask"], where it does."""
     masks = [np.asarray(info["action_mask"]) for info in infos if "action_mask" in info]
-    if len(masks) < len(infos) or any(m.size != spec.legal.size for m in masks):
+    if not masks:
         return None
+    if len(masks) < len(infos) or any(m.size != spec.legal.size for m in masks):
+        shapes = sorted({m.shape for m in masks})
+        raise QDFMError(
+            f'info["action_mask"] is missing in some steps or has shape {shapes} where {spec.legal.shape} is needed; '
+            "report one flag per choice at every step."
+        )
     return np.stack(masks).reshape(len(infos), *spec.legal.shape)
 
 

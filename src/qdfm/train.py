@@ -67,7 +67,7 @@ def train(
     keys = jnp.stack([jax.random.key(seed, impl="threefry2x32") for seed in seeds])
     state = _initial(config, dataset.spec)(keys)
     at = Position()
-    if folder is not None:
+    if folder is not None and resume:
         state, at = folder.restore(state)
     with open_progress(config.name, algorithm.phases, len(seeds), progress) as bar:
         loop = _Loop(config, dataset.spec, data, keys, tuple(seeds), folder, options, bar)
@@ -106,7 +106,7 @@ def _initial(config: Config, spec: Spec) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _compiled(config: Config, spec: Spec, index: int) -> tuple[Phase, Any, Any, Any]:
+def compiled_phase(config: Config, spec: Spec, index: int) -> tuple[Phase, Any, Any, Any]:
     """A phase and its compiled prepare, cache and chunk over a leading axis of seeds."""
     phase = config.build(spec).phases[index]
 
@@ -151,16 +151,16 @@ class _Loop:
 
     def phase(self, index: int, state: Any, done: int) -> Any:
         """Run one phase from step `done` to its end."""
-        phase, prepare, cache, chunk = _compiled(self.config, self.spec, index)
+        phase, prepare, cache, chunk = compiled_phase(self.config, self.spec, index)
         keys = jax.vmap(lambda k: jax.random.fold_in(k, index + 1))(self.keys)
         # Steps are numbered from 0; these two keys lie above any of them.
         prepare_keys = jax.vmap(lambda k: jax.random.fold_in(k, 2**31 - 1))(keys)
         cache_keys = jax.vmap(lambda k: jax.random.fold_in(k, 2**31 - 2))(keys)
-        self.bar.begin(index, done)
-        if done >= phase.steps:
-            return state
         if done == 0 and prepare is not None:
             state = prepare(state, self.data, prepare_keys)
+        if done >= phase.steps:
+            return state
+        self.bar.begin(index, done)
         cached = None if cache is None else cache(state, self.data, cache_keys)
         while done < phase.steps:
             length = min(self.options.chunk, phase.steps - done)
@@ -198,9 +198,10 @@ class _Loop:
         step, name = min((int(np.argmax(b.any(0))), name) for name, b in bad.items() if b.any())
         seed = self.seeds[int(np.argmax(bad[name][:, step]))]
         largest = max(float(np.abs(np.asarray(self.data.reward)).max()), 0.0)
-        kept = "" if self.folder is None else f" The last good checkpoint is kept in {self.folder.path}."
         if self.folder is not None and self.last is not None:
             self.folder.save(*self.last)
+        saved = self.folder is not None and self.folder.state.exists()
+        kept = f" The last good checkpoint is kept in {self.folder.path}." if self.folder and saved else ""
         raise Diverged(
             f"{name} became non-finite in phase {phase.name}, step {done + step}, seed {seed}; likely causes are a "
             f"learning rate that is too large ({self.config.learning_rate:g}) or values that are "
@@ -250,6 +251,8 @@ class RunFolder:
             _check_same(path, before, described)
         elif resume and path.exists() and any(path.iterdir()):
             raise QDFMError(f"{path} holds no run to resume; choose another folder with --out.")
+        elif any((path / name).exists() for name in ("state.safetensors", "metrics.jsonl")):
+            raise QDFMError(f"{path} holds parts of another run; choose another folder with --out.")
         else:
             try:
                 path.mkdir(parents=True, exist_ok=True)
@@ -310,7 +313,7 @@ def _check_same(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None
     if before.get("schema", 0) > SCHEMA:
         raise QDFMError(f"{path} was written by a newer qdfm; upgrade qdfm to resume it.")
     old, new = _flat(before), _flat(now)
-    for name in sorted(old.keys() | new.keys()):
+    for name in sorted((old.keys() | new.keys()) - {"task"}):  # a note, which changes nothing
         if old.get(name) != new.get(name):
             raise QDFMError(
                 f"{path} was run with {name}={old.get(name)} but is resumed with {name}={new.get(name)}; "

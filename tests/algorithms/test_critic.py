@@ -151,7 +151,7 @@ def fit(config: CriticConfig, data: Dataset, mu: np.ndarray, omega: np.ndarray, 
 
 
 SMALL = QDFM(
-    hidden=(64,), learning_rate=3e-3, gamma=GAMMA, beta=BETA, beta_scale="none", target_rate=0.05, critics=1,
+    hidden=(64,), gamma=GAMMA, beta=BETA, beta_scale="none", target_rate=0.05, critics=1,
     pessimism="mean", support_share=0.0,
 )  # fmt: skip
 

@@ -170,8 +170,8 @@ def test_greedy_unmasks_the_surest_token_first():
 
 
 def test_choices_below_the_cut_are_not_drawn():
-    for name in ("direct", "mask, two tokens"):
-        p, masked = POLICIES[name]
+    uniform = {"uniform, two tokens": (policy(TWO, "posterior", "uniform", 3), False)}
+    for p, masked in ({name: POLICIES[name] for name in ("direct", "mask, two tokens")} | uniform).values():
         net, (x, legal) = network(p), inputs(p, masked)
         first = np.exp(p.first_law(net, x, legal))
         share = np.median(first / first.max(-1, keepdims=True))

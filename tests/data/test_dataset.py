@@ -514,3 +514,15 @@ def test_action_spaces_round_trip(space: Any) -> None:
     assert space_from_json(json.loads(json.dumps(space_to_json(space)))) == space
     tokens = np.stack([np.arange(6) % k for k in space.choices], 1)
     assert space.encode(space.decode(tokens)).tolist() == tokens.tolist()
+
+
+def test_nothing_need_be_legal_beyond_the_end() -> None:
+    n = 4
+    obs, ended = np.arange(n, dtype=float)[:, None], np.array([False, True, False, True])
+    legal, after = np.ones((n, 2), bool), np.ones((n, 2), bool)
+    after[ended] = False
+    data = Dataset.from_arrays(obs, [0, 1, 0, 1], np.zeros(n), obs, ended, mask=legal, next_mask=after)
+    assert np.asarray(data.next_mask).all()
+    after[0] = False
+    with pytest.raises(QDFMError, match="next_mask forbids every choice in row 0"):
+        Dataset.from_arrays(obs, [0, 1, 0, 1], np.zeros(n), obs, ended, mask=legal, next_mask=after)

@@ -84,7 +84,7 @@ class Config:
                 raise QDFMError(f"{self.name}: {field.name} is empty; give at least one.")
             low = 0 if field.name.endswith("_steps") else 1 if field.name.endswith("_size") else 1e-12
             if min(value if isinstance(value, tuple) else (value,)) < low:
-                raise QDFMError(f"{self.name}: {field.name} is {value}; it must be positive.")
+                raise QDFMError(f"{self.name}: {field.name} is {value}; it is too small.")
         if not 0 <= self.ema < 1:
             raise QDFMError(f"{self.name}: ema is {self.ema}; it must be at least 0 and below 1.")
         return self

@@ -17,10 +17,8 @@ from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
 from qdfm.flow.rates import log_posterior
-from qdfm.flow.samplers import inverse_cdf, joint_states
+from qdfm.flow.samplers import JOINT_MAX, inverse_cdf, joint_states
 from qdfm.nets import MLP, context, feature_size, preference_size
-
-JOINT_MAX = 4096
 
 
 @dataclass(frozen=True)
@@ -80,9 +78,7 @@ def clone_phase(config: Config, spec: Spec, steps: int, get: Any, put: Any) -> P
     def update(state: Any, dataset: Dataset, cache: None, key: jax.Array) -> tuple[Any, Metrics]:
         rows, omega = jax.random.split(key)
         batch = dataset.sample(rows, config.batch_size)
-        preference = batch.preference
-        if preference is None:
-            preference = draw_preference(omega, spec, config.batch_size)
+        preference = draw_preference(omega, spec, config.batch_size)
 
         def loss(net: MLP) -> jax.Array:
             log_mu = log_behaviour(spec, net, batch.observation, preference, batch.mask)

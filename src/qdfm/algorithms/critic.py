@@ -21,6 +21,7 @@ from qdfm.errors import QDFMError
 from qdfm.flow.samplers import inverse_cdf
 from qdfm.nets import Critic, context
 
+BETA_ROWS = 4096  # rows on which β is fitted to the finished critic
 BETA_MEMORY = 0.99  # decay of the running scale of β during the critic phase
 
 

@@ -17,7 +17,7 @@ from qdfm.flow.path import draw_source
 from qdfm.flow.rates import PARAMETERISATIONS, log_posterior, off_diagonal
 from qdfm.nets import FlowNet
 
-JOINT_MAX = 4096  # states of a joint chain that are still enumerated
+KERNEL_ENTRIES = 2**24  # of the joint chain's step kernels that are held at a time
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,11 @@ class FlowPolicy:
         def rates(current: jax.Array, t: jax.Array) -> jax.Array:
             tt = jnp.broadcast_to(t, current.shape[:-1])
             allowed = legal.reshape(len(legal), *(1,) * (current.ndim - 2), *legal.shape[1:])
-            r = off_diagonal(self.rates, scores(current, tt), current, tt, allowed, self.masked)
-            return jnp.where(r >= cut * jnp.max(r, -1, keepdims=True), r, 0) if cut > 0 else r
+            s = scores(current, tt)
+            if cut > 0:  # before the diagonal is taken out, so that posterior rates are shared among what is kept
+                r = PARAMETERISATIONS[self.rates].rates(s, tt, allowed)
+                allowed = allowed & (r >= cut * jnp.max(r, -1, keepdims=True))
+            return off_diagonal(self.rates, s, current, tt, allowed, self.masked)
 
         return rates
 
@@ -118,7 +121,7 @@ class FlowPolicy:
         if self.direct and p0 is None:
             return jnp.where(legal[:, 0], jnp.exp(self.first_law(net, x, legal)[:, 0]), 0)
         tokens, k, states = self.spec.tokens, self.spec.num_choices, self.states
-        if states**tokens > JOINT_MAX:
+        if states**tokens > samplers.JOINT_MAX:
             raise QDFMError(
                 f"The exact law of {tokens} tokens with {states} states each has {states}**{tokens} entries; "
                 "draw samples with act instead."
@@ -131,7 +134,9 @@ class FlowPolicy:
             )
             return joint.reshape((states,) * tokens)[(slice(k),) * tokens]
 
-        return jax.vmap(one)(x, legal, self.start_law(legal) if p0 is None else p0)
+        rows = max(1, KERNEL_ENTRIES // states ** (2 * tokens))
+        inputs = (x, legal, self.start_law(legal) if p0 is None else p0)
+        return jax.lax.map(lambda row: one(*row), inputs, batch_size=rows)
 
     def greedy(self, net: FlowNet, x: jax.Array, legal: jax.Array, p0: jax.Array | None = None) -> jax.Array:
         """The most likely action `[B, D]`; for several tokens, unmask the surest token first, one at a time."""

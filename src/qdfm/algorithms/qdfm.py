@@ -18,6 +18,7 @@ from qdfm.algorithms import guidance, learner
 from qdfm.algorithms.base import Algorithm, Metrics, Phase, check_choice, draw_preference, legal_choices
 from qdfm.algorithms.bc import clone_phase, init_behaviour, log_behaviour
 from qdfm.algorithms.critic import (
+    BETA_ROWS,
     CriticConfig,
     CriticState,
     Support,
@@ -40,7 +41,6 @@ from qdfm.flow.samplers import inverse_cdf
 from qdfm.nets import FlowNet, context
 
 ENUMERATED_MAX = 1024  # choices of one token up to which endpoints are enumerated by default
-BETA_ROWS = 4096  # rows on which β is fitted to the finished critic
 CACHE_ROWS = 4096  # rows whose support is drawn at a time
 
 
@@ -266,13 +266,13 @@ class _Build:
 
     def fit_guidance(self, state: State, dataset: Dataset, key: jax.Array) -> State:
         """β in units of the finished critic; the proposal starts at the warm-up flow."""
+        state = replace(state, proposal=jax.tree.map(jnp.copy, state.flow.average), step=jnp.int32(0))
         rows, omega, draws = jax.random.split(key, 3)
         batch = dataset.sample(rows, min(BETA_ROWS, len(dataset)))
         preference = draw_preference(omega, self.spec, len(batch))
         support = self.support(state, batch, preference, draws, None)
         beta = fit_beta(self.config, self.spec, state.critic, batch, preference, support)
-        critic = CriticState(state.critic.learner, beta)
-        return replace(state, critic=critic, proposal=jax.tree.map(jnp.copy, state.flow.average), step=jnp.int32(0))
+        return replace(state, critic=CriticState(state.critic.learner, beta))
 
     def support(
         self, state: State, batch: Dataset, preference: jax.Array, key: jax.Array, cached: jax.Array | None

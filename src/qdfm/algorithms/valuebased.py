@@ -15,8 +15,10 @@ import jax.numpy as jnp
 from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_preference
 from qdfm.algorithms.bc import clone_phase, init_behaviour, log_behaviour
 from qdfm.algorithms.critic import (
+    BETA_ROWS,
     CriticConfig,
     CriticState,
+    fit_beta,
     init_critic,
     preferred_values,
     support_of,
@@ -28,7 +30,7 @@ from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
 from qdfm.flow.samplers import inverse_cdf, joint_states
 
-JOINT_MAX = 1024
+COMPARED_MAX = 1024  # joint actions that are still compared one by one
 LogPolicy = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
@@ -49,10 +51,10 @@ class ValueState(eqx.Module):
 
 def value_algorithm(config: ValueConfig, spec: Spec, log_policy: LogPolicy) -> Algorithm:
     """The algorithm whose policy over all joint actions is `log_policy(log_mu [B, J], q [B, J], β)`, normalised."""
-    if spec.num_joint > JOINT_MAX:
+    if spec.num_joint > COMPARED_MAX:
         raise QDFMError(
             f"{config.name} compares all joint actions, and {spec.num_choices}**{spec.tokens} of them are more than "
-            f"{JOINT_MAX}; use qdfm or bc for this action space."
+            f"{COMPARED_MAX}; use qdfm or bc for this action space."
         )
     every = joint_states(spec.tokens, spec.num_choices)  # [J, D]
 
@@ -68,6 +70,15 @@ def value_algorithm(config: ValueConfig, spec: Spec, log_policy: LogPolicy) -> A
         support = support_of(config, draws, log_mu, config.backup_samples or 0)
         critic, metrics = update_critic(config, spec, state.critic, batch, preference, support)
         return ValueState(state.behaviour, critic), metrics
+
+    def calibrate(state: ValueState, dataset: Dataset, key: jax.Array) -> ValueState:
+        rows, omega, draws = jax.random.split(key, 3)
+        batch = dataset.sample(rows, min(BETA_ROWS, len(dataset)))
+        preference = draw_preference(omega, spec, len(batch))
+        log_mu = log_behaviour(spec, state.behaviour.average, batch.observation, preference, batch.mask)
+        support = support_of(config, draws, log_mu, config.backup_samples or 0)
+        beta = fit_beta(config, spec, state.critic, batch, preference, support)
+        return ValueState(state.behaviour, CriticState(state.critic.learner, beta))
 
     def law(policy: Any, observation: jax.Array, preference: jax.Array, mask: jax.Array | None) -> jax.Array:
         behaviour, critic, beta = policy
@@ -96,6 +107,7 @@ def value_algorithm(config: ValueConfig, spec: Spec, log_policy: LogPolicy) -> A
                 config, spec, config.clone_steps, lambda s: s.behaviour, lambda s, new: ValueState(new, s.critic)
             ),
             Phase("critic", config.critic_steps, update),
+            Phase("calibrate", 0, update, prepare=calibrate),  # β in units of the finished critic, as QDFM has it
         ),
         policy=lambda state: (state.behaviour.average, state.critic.learner.average, state.critic.beta),
         act=act,

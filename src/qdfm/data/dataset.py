@@ -166,6 +166,8 @@ class Dataset:
             "episode": None if episode is None else _asarray("episode", episode),
         }
         _check_lengths(rows)
+        if (after := rows["next_mask"]) is not None:  # logs often allow nothing beyond the end, where nothing is asked
+            rows["next_mask"] = after | (ended & ~after.any(-1).all(-1))[:, None, None]
         rows["action"] = actions.encode(raw)
         rows["episode"], order = number_episodes(rows["episode"], ended | cut)
         spec = Spec(

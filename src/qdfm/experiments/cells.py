@@ -34,7 +34,7 @@ class Cells:
         try:
             settings.out.mkdir(parents=True, exist_ok=True)
             if self.file.exists() and not settings.resume:
-                self.file.unlink()
+                self.file.replace(self.file.with_name("cells.old.jsonl"))  # nothing is lost by a second run
             self.file.touch()
         except OSError as error:
             raise QDFMError(f"Cannot write to {settings.out} ({error.strerror}); choose a writable folder.") from None

@@ -170,7 +170,8 @@ def _table(goals: int, chosen: tuple[str, ...], results: dict[str, dict[str, Any
             PAPER.get(name, ("–",) * 4)[goals - 2],
         )  # fmt: skip
     best = results[chosen[0]][str(goals)]["optimum"]
-    table.add("KL optimum", f"{best['return']:.2f}", "1.00", "", "0.00", _shares(best["shares"]), "0.00", "", "", "")
+    trap = f"{100 * best['trap']:.2f}"
+    table.add("KL optimum", f"{best['return']:.2f}", "", "", trap, _shares(best["shares"]), "", "", "", "")
     return table
 
 

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+JOINT_MAX = 4096  # states of a joint chain that are still enumerated
+
 Rates = Callable[[jax.Array, jax.Array], jax.Array]  # (A_t [..., D], scalar t) -> off-diagonal rates [..., D, K]
 
 
