@@ -9,6 +9,7 @@ policy: a stochastic baseline covers modes too, and the table must say so.
 import dataclasses
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -105,6 +106,7 @@ def configured(name: str, quick: bool) -> Config:
     return config.scaled(QUICK_SHARE)
 
 
+@lru_cache
 def optimum(goals: int) -> dict[str, Any]:
     """The exact KL optimum on the data's empirical behaviour, propagated."""
     env = MultiGoal(goals)
