@@ -23,7 +23,7 @@ from qdfm.envs.multigoal import MultiGoal
 from qdfm.errors import QDFMError
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.multigoal import METHODS, PAPER, QUICK_METHODS, judge, optimum
-from qdfm.experiments.report import Table, made_here, provenance, write_report
+from qdfm.experiments.report import Headline, Table, made_here, provenance, write_report
 
 UP, DOWN, LEFT, RIGHT = np.eye(4)
 
@@ -223,8 +223,13 @@ def test_a_report_on_disk(tmp_path):
     table = Table("T", ("a",))
     table.add("b")
     made = provenance("qdfm reproduce x", seeds=[0])
-    write_report(tmp_path, "Heading", made, {"r": 1}, [table, table], "Notes here.")
-    assert json.loads((tmp_path / "results.json").read_text()) == {"provenance": made, "results": {"r": 1}}
+    write_report(tmp_path, "Heading", made, {"r": 1}, [table, table], "Notes here.", [Headline("x", 3.0, 2.0)])
+    assert json.loads((tmp_path / "results.json").read_text()) == {
+        "heading": "Heading",
+        "provenance": made,
+        "headlines": [{"what": "x", "ours": 3.0, "paper": 2.0}],
+        "results": {"r": 1},
+    }
     text = (tmp_path / "table.md").read_text()
     assert text.startswith("# Heading\n\n`qdfm reproduce x`\n")
     assert text.count(table.markdown()) == 2

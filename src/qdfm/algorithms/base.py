@@ -95,6 +95,10 @@ class Config:
         counts: dict[str, Any] = {k: getattr(self, k) and max(1, round(getattr(self, k) * factor)) for k in names}
         return dataclasses.replace(self, **counts)
 
+    def described(self) -> dict[str, Any]:
+        """All settings as plain values, the algorithm's name among them."""
+        return {"algorithm": self.name, **dataclasses.asdict(self)}
+
     def fit(self, dataset: Dataset, seed: int = 0, out: str | Path | None = None, progress: bool = True) -> Agent:
         """Train on a dataset and return the agent; with `out`, the run's folder is kept there."""
         from qdfm.train import train

@@ -77,7 +77,7 @@ def run(settings: Settings) -> None:
     for goals in sizes:
         for name in chosen:
             config = configured(name, settings.quick)
-            key = {"goals": goals, "config": _described(config), "seeds": seeds, "episodes": EPISODES}
+            key = {"goals": goals, "config": config.described(), "seeds": seeds, "episodes": EPISODES}
             compute = _cell(config, goals, seeds, settings.progress)
             results.setdefault(name, {})[str(goals)] = cells.get(key, compute)
     tables = [_table(goals, chosen, results) for goals in sizes]
@@ -89,7 +89,7 @@ def run(settings: Settings) -> None:
     options = " --quick" * settings.quick + f" --only {' '.join(settings.only)}" * bool(settings.only)
     made = provenance(
         f"qdfm reproduce multigoal{options} --seeds {len(seeds)}",
-        **{what: _union(results, what) for what in ("commit", "device")},
+        [cell for by_goals in results.values() for cell in by_goals.values()],
         seeds=list(seeds),
         steps={name: _steps(configured(name, settings.quick)) for name in chosen},
     )
@@ -177,17 +177,8 @@ def _table(goals: int, chosen: tuple[str, ...], results: dict[str, dict[str, Any
     return table
 
 
-def _union(results: dict[str, dict[str, Any]], what: str) -> str:
-    """What the cells were made with, which may be more than one device or commit."""
-    return ", ".join(sorted({cell["made"][what] for by_goals in results.values() for cell in by_goals.values()}))
-
-
 def _shares(values: Any) -> str:
     return " ".join(f"{v:.2f}" for v in values)
-
-
-def _described(config: Config) -> dict[str, Any]:
-    return {"algorithm": config.name, **dataclasses.asdict(config)}
 
 
 def _steps(config: Config) -> int:

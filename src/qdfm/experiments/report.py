@@ -1,11 +1,12 @@
-"""What an experiment leaves behind: results.json with its provenance, a Markdown table, pictures."""
+"""What an experiment leaves behind: results.json with its provenance and headlines, a Markdown table, pictures."""
 
 import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,25 @@ from qdfm._version import __version__
 from qdfm.checkpoint import write_file
 
 
-def provenance(command: str, **facts: Any) -> dict[str, Any]:
-    """The command that makes a result again, what it was made with, and further facts, which may overrule."""
-    return {"command": command, **made_here(), **facts}
+@dataclass(frozen=True)
+class Headline:
+    """One line of RESULTS.md: what was measured, ours, and the paper's figure where it has one."""
+
+    what: str
+    ours: float
+    paper: float | None = None
+
+
+def provenance(command: str, cells: Iterable[dict[str, Any]] = (), **facts: Any) -> dict[str, Any]:
+    """The command that makes a result again, what it was made with, and further facts.
+
+    `cells` are results of `Cells.get`; a run that was resumed may have used more than one commit or device.
+    """
+    made = {"command": command, **made_here()}
+    known = [cell["made"] for cell in cells]
+    if known:
+        made |= {what: ", ".join(sorted({m[what] for m in known})) for what in ("commit", "device")}
+    return made | facts
 
 
 def made_here() -> dict[str, Any]:
@@ -72,10 +89,21 @@ class Table:
 
 
 def write_report(
-    folder: Path, heading: str, made: dict[str, Any], results: Any, tables: Sequence[Table], notes: str
+    folder: Path,
+    heading: str,
+    made: dict[str, Any],
+    results: Any,
+    tables: Sequence[Table],
+    notes: str,
+    headlines: Sequence[Headline] = (),
 ) -> None:
-    """results.json and table.md in the experiment's folder."""
-    payload = {"provenance": made, "results": results}
+    """results.json and table.md in the experiment's folder; the headlines are what RESULTS.md shows of it."""
+    payload = {
+        "heading": heading,
+        "provenance": made,
+        "headlines": [asdict(h) for h in headlines],
+        "results": results,
+    }
     write_file(folder / "results.json", (json.dumps(payload, indent=1) + "\n").encode())
     facts = ", ".join(f"{k} {v}" for k, v in made.items() if k not in ("command", "versions"))
     text = f"# {heading}\n\n`{made['command']}`\n\n{facts}.\n\n{notes}\n\n"
