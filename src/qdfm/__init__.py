@@ -7,7 +7,7 @@ agent.act(data.observation[0])
 
 from qdfm._version import __version__
 from qdfm.agent import Agent, load
-from qdfm.algorithms import ALGORITHMS, BC, QDFM, BoltzBC, BoltzQ, GreedyQ
+from qdfm.algorithms import ALGORITHMS, AWAC, AWBC, BC, BCQ, BRAC, CQL, IQL, QDFM, BoltzBC, BoltzQ, GreedyQ
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import load_dataset
 from qdfm.data.spec import Spec
@@ -18,7 +18,13 @@ from qdfm.train import train
 
 __all__ = [
     "ALGORITHMS",
+    "AWAC",
+    "AWBC",
     "BC",
+    "BCQ",
+    "BRAC",
+    "CQL",
+    "IQL",
     "QDFM",
     "Agent",
     "BoltzBC",

@@ -145,15 +145,23 @@ class Agent:
             raise QDFMError("The observation has a NaN or infinite entry; repair it before acting.")
         return x, one
 
-    def _preference(self, preference: Any, rows: int) -> np.ndarray | None:
-        objectives = self.spec.objectives
-        if preference is None:
+    def followed(self, preference: Any) -> np.ndarray | None:
+        """The preference to act by, checked: the given one, or the only one that the agent was trained for."""
+        objectives, trained = self.spec.objectives, self.config.preference
+        if preference is None and trained is None:
             if objectives > 1:
                 raise QDFMError(
                     f"This agent follows a preference over {objectives} objectives; give preference=[...] with sum 1."
                 )
             return None
-        return np.broadcast_to(check_preference(preference, objectives), (rows, objectives))
+        omega = check_preference(trained if preference is None else preference, objectives)
+        if trained is not None and not np.allclose(omega, trained, atol=1e-4):
+            raise QDFMError(f"This agent was trained for the preference {list(trained)} only; leave preference out.")
+        return omega
+
+    def _preference(self, preference: Any, rows: int) -> np.ndarray | None:
+        omega = self.followed(preference)
+        return None if omega is None else np.broadcast_to(omega, (rows, self.spec.objectives))
 
     def _mask(self, mask: Any, rows: int) -> np.ndarray | None:
         if mask is None:

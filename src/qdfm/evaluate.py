@@ -13,7 +13,6 @@ import numpy as np
 
 from qdfm.agent import Agent, compiled
 from qdfm.algorithms.base import Config
-from qdfm.data.dataset import check_preference
 from qdfm.data.spec import Spec
 from qdfm.envs.base import JaxEnv
 from qdfm.envs.registry import ENVIRONMENTS
@@ -78,7 +77,7 @@ def rollout(
 ) -> Rollout:
     """Episodes with all their states."""
     _check_fits(agent.spec, env.spec.observation_shape, env.spec.actions, env.spec.objectives)
-    omega = _preference(agent.spec, preference)
+    omega = _preference(agent, preference)
     key = jax.random.key(seed, impl="threefry2x32")
     play = _compiled_rollout(agent.config, agent.spec, env, episodes, greedy)
     states, reward, running, terminated = jax.device_get(play(agent.policy, key, omega))
@@ -122,7 +121,7 @@ def _evaluate_gymnasium(
 
     from qdfm.envs.gymnasium import action_space_of
 
-    omega = _preference(agent.spec, preference)
+    omega = _preference(agent, preference)
     if isinstance(env, str):
         if env not in gymnasium.registry:
             raise unknown("environment", env, [*ENVIRONMENTS, *gymnasium.registry])
@@ -179,10 +178,9 @@ def _mask(spec: Spec, infos: list[dict[str, Any]]) -> np.ndarray | None:
     return np.stack(masks).reshape(len(infos), *spec.legal.shape)
 
 
-def _preference(spec: Spec, preference: Any) -> np.ndarray:
-    if preference is None and spec.objectives > 1:
-        raise QDFMError(f"The agent follows a preference over {spec.objectives} objectives; give preference=[...].")
-    return check_preference(np.ones(1) if preference is None else preference, spec.objectives)
+def _preference(agent: Agent, preference: Any) -> np.ndarray:
+    omega = agent.followed(preference)
+    return np.ones(1, np.float32) if omega is None else omega
 
 
 def _check_fits(spec: Spec, shape: tuple[int, ...] | None, actions: Any, objectives: int) -> None:

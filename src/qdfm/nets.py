@@ -175,21 +175,25 @@ class FlowNet(eqx.Module):
 class Critic(eqx.Module):
     """An ensemble of value networks Q(s, a, ω) ∈ R^objectives.
 
-    For one token a network gives the values of all K choices in one pass; for several it reads the action.
+    For one token, and for several when `decomposed`, a network gives in one pass values of each token's choices that
+    add up: Q(s, a) = 1/D Σ_d U_d(s, a_d), the mean decomposition of DecQN (Seyde et al., 2023). Otherwise it reads the
+    whole action, which can couple the tokens and costs one pass per action.
     """
 
     members: MLP | TokenMLP  # stacked along a leading ensemble axis
     size: int = eqx.field(static=True)
+    decomposed: bool = eqx.field(static=True)
     spec: Spec = eqx.field(static=True)
 
     def __init__(
-        self, spec: Spec, hidden: tuple[int, ...], size: int, conditioned: bool, norm: bool, key: jax.Array
+        self, spec: Spec, hidden: tuple[int, ...], size: int, conditioned: bool, norm: bool, decomposed: bool,
+        key: jax.Array,
     ):  # fmt: skip
-        self.size, self.spec = size, spec
+        self.size, self.spec, self.decomposed = size, spec, decomposed or spec.tokens == 1
         inputs = feature_size(spec) + (preference_size(spec) if conditioned else 0)
         keys = jax.random.split(key, size)
-        if spec.tokens == 1:
-            outputs = spec.num_choices * spec.objectives
+        if self.decomposed:
+            outputs = spec.tokens * spec.num_choices * spec.objectives
             self.members = jax.vmap(lambda k: MLP(inputs, hidden, outputs, norm, k))(keys)
         else:
             self.members = jax.vmap(
@@ -197,15 +201,22 @@ class Critic(eqx.Module):
             )(keys)
 
     def values(self, x: jax.Array, actions: jax.Array | None = None) -> jax.Array:
-        """Values `[E, B, M, objectives]` of actions `[B, M, D]` at contexts `[B, inputs]`; None: all K choices."""
-        if self.spec.tokens == 1:
-            out = self._each(lambda m: m(x)).reshape(self.size, x.shape[0], self.spec.num_choices, -1)
-            return out if actions is None else jnp.take_along_axis(out, actions[None], 2)
+        """Values `[E, B, T, M, objectives]` at contexts `[B, inputs]`, whose sum over T is Q.
+
+        Of actions `[B, M, D]`: T = 1. Of None: the K choices of every token, T = D, where the values are decomposed.
+        """
+        if self.decomposed:
+            out = self._each(lambda m: m(x)) / self.spec.tokens
+            out = out.reshape(self.size, x.shape[0], self.spec.tokens, self.spec.num_choices, -1)
+            if actions is None:
+                return out
+            chosen = jnp.moveaxis(actions, 2, 1)[None, ..., None]  # [1, B, D, M, 1]
+            return jnp.sum(jnp.take_along_axis(out, chosen, 3), 2, keepdims=True)
         if actions is None:
-            raise ValueError("values of all actions exist for one token only")
+            raise ValueError("values of all choices exist where they are decomposed only")
         gate = jnp.ones(actions.shape[:-1], x.dtype)
         none = jnp.zeros((*actions.shape[:-1], 0), x.dtype)
-        return self._each(lambda m: m(m.embed(x)[:, None], actions, gate, none))
+        return self._each(lambda m: m(m.embed(x)[:, None], actions, gate, none))[:, :, None]
 
     def _each(self, apply: Callable[..., jax.Array]) -> jax.Array:
         return jax.vmap(apply)(self.members)

@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 
 from qdfm.algorithms import QDFM
-from qdfm.algorithms.critic import (
-    CriticConfig,
+from qdfm.algorithms.critic import expected, greedy_law, init_critic, preferred_values, read, vector_values
+from qdfm.algorithms.guidedcritic import (
+    CriticState,
+    GuidedConfig,
     Support,
     backup,
-    critic_context,
     drawn_support,
+    first_beta,
     fit_beta,
-    init_critic,
-    preferred_values,
-    read,
     support_of,
     update_critic,
 )
@@ -46,7 +45,7 @@ def test_backup_is_its_formula(x64, kind, objectives):
     q = rng.normal(size=(8, 5, objectives))
     mu = rng.dirichlet(np.ones(5), 8)
     omega = rng.dirichlet(np.ones(objectives), 8)
-    args = jnp.asarray(q), jnp.asarray(omega), jnp.log(jnp.asarray(mu)), jnp.asarray(BETA)
+    args = jnp.asarray(q)[:, None], jnp.asarray(omega), jnp.log(jnp.asarray(mu))[:, None], jnp.asarray(BETA)
     got = np.asarray(backup(kind, *args))
     np.testing.assert_allclose(got, [value(kind, *row, BETA) for row in zip(q, omega, mu)], rtol=1e-12)
     if kind == "soft":
@@ -54,11 +53,38 @@ def test_backup_is_its_formula(x64, kind, objectives):
         np.testing.assert_allclose(np.einsum("br,br->b", got, omega), scalar, rtol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["boltzmann", "soft", "mean"])
+def test_the_backup_of_values_that_add_up_is_that_of_all_joint_actions(x64, kind):
+    rng = np.random.default_rng(4)
+    q, mu, omega = rng.normal(size=(5, 2, 3, 2)), rng.dirichlet(np.ones(3), (5, 2)), rng.dirichlet(np.ones(2), 5)
+    got = backup(kind, jnp.asarray(q), jnp.asarray(omega), jnp.log(jnp.asarray(mu)), jnp.asarray(BETA))
+    joint_q = (q[:, 0, :, None] + q[:, 1, None, :]).reshape(5, 9, 2)
+    joint_mu = (mu[:, 0, :, None] * mu[:, 1, None, :]).reshape(5, 9)
+    np.testing.assert_allclose(got, [value(kind, *row, BETA) for row in zip(joint_q, omega, joint_mu)], rtol=1e-12)
+
+
+def test_decomposed_values_are_the_mean_of_the_tokens_and_their_maximum_is_joint():
+    rng = np.random.default_rng(5)
+    obs, action = rng.normal(size=(7, 2)).astype(np.float32), rng.integers(0, 2, (7, 2))
+    data = Dataset.from_arrays(obs, action, np.zeros(7), obs, np.ones(7), num_actions=(3, 2), normalise=False)
+    config = replace(SMALL, critics=3).resolve(data.spec)
+    net = init_critic(config, data.spec, jax.random.key(0)).net
+    raw = np.asarray(jax.vmap(lambda m: m(obs))(net.members)).reshape(3, 7, 2, 3).mean(0)  # U_d, ensemble mean
+    one = jnp.ones((7, 1))
+    every = np.stack(np.meshgrid(np.arange(3), np.arange(2), indexing="ij"), -1).reshape(-1, 2)
+    q = preferred_values(config, data.spec, net, obs, one, jnp.tile(jnp.asarray(every), (7, 1, 1)))[:, 0]
+    np.testing.assert_allclose(q, (raw[:, 0, every[:, 0]] + raw[:, 1, every[:, 1]]) / 2, rtol=1e-5, atol=1e-6)
+    values = vector_values(config, data.spec, net, obs, one)
+    law = greedy_law(values[..., 0], jnp.broadcast_to(jnp.asarray(data.spec.legal), (7, 2, 3)))
+    np.testing.assert_allclose(expected(law, values)[:, 0], q.max(1), rtol=1e-5)
+    np.testing.assert_array_equal(np.asarray(law).argmax(-1), every[np.asarray(q).argmax(1)])
+
+
 def test_backups_keep_their_order(x64):
     """mean ≤ soft ≤ boltzmann ≤ max: Jensen's inequality, twice."""
     rng = np.random.default_rng(1)
     q, mu = rng.normal(size=(50, 6, 1)), rng.dirichlet(np.ones(6), 50)
-    args = jnp.asarray(q), jnp.ones((50, 1)), jnp.log(jnp.asarray(mu)), jnp.asarray(2.0)
+    args = jnp.asarray(q)[:, None], jnp.ones((50, 1)), jnp.log(jnp.asarray(mu))[:, None], jnp.asarray(2.0)
     mean, soft, boltzmann = (np.asarray(backup(k, *args))[:, 0] for k in ("mean", "soft", "boltzmann"))
     assert np.all(mean < soft)
     assert np.all(soft < boltzmann)
@@ -68,7 +94,7 @@ def test_backups_keep_their_order(x64):
 @pytest.mark.parametrize("kind", ["boltzmann", "soft", "mean"])
 def test_one_hot_preference_backs_up_each_objective_on_its_own(x64, kind):
     rng = np.random.default_rng(2)
-    q, log_mu = jnp.asarray(rng.normal(size=(4, 5, 3))), jnp.log(jnp.asarray(rng.dirichlet(np.ones(5), 4)))
+    q, log_mu = jnp.asarray(rng.normal(size=(4, 1, 5, 3))), jnp.log(jnp.asarray(rng.dirichlet(np.ones(5), (4, 1))))
     for r in range(3):
         omega = jnp.tile(jnp.eye(3)[r], (4, 1))
         alone = backup(kind, q[..., r : r + 1], jnp.ones((4, 1)), log_mu, jnp.asarray(BETA))[:, 0]
@@ -77,8 +103,8 @@ def test_one_hot_preference_backs_up_each_objective_on_its_own(x64, kind):
 
 @pytest.mark.parametrize("kind", ["boltzmann", "soft"])
 def test_backups_are_safe_at_large_values_and_skip_dropped_candidates(kind):
-    q = jnp.asarray([[[1e4], [1e4 - 1], [2e4]]], jnp.float32)
-    log_mu = jnp.log(jnp.asarray([[0.5, 0.5, 0.0]]))
+    q = jnp.asarray([[[[1e4], [1e4 - 1], [2e4]]]], jnp.float32)
+    log_mu = jnp.log(jnp.asarray([[[0.5, 0.5, 0.0]]]))
     got = float(backup(kind, q, jnp.ones((1, 1)), log_mu, jnp.float32(1.0))[0, 0])
     e = np.exp(-1)
     due = {"boltzmann": 1e4 - e / (1 + e), "soft": 1e4 + np.log((1 + e) / 2)}[kind]
@@ -86,13 +112,13 @@ def test_backups_are_safe_at_large_values_and_skip_dropped_candidates(kind):
 
 
 def test_reading_an_ensemble():
-    values = jnp.asarray([[[[1.0, 5.0]]], [[[2.0, 0.0]]]])  # [E, 1, 1, objectives]
+    values = jnp.asarray([[[[[1.0, 5.0]]]], [[[[2.0, 0.0]]]]])  # [E, 1, 1, 1, objectives]
     first, second = jnp.asarray([[1.0, 0.0]]), jnp.asarray([[0.0, 1.0]])
     mean, lower, worst = (QDFM(pessimism=p) for p in ("mean", "mean-std", "min"))
-    assert np.array_equal(read(mean, values, first), [[[1.5, 2.5]]])
-    assert np.array_equal(read(lower, values, first), [[[1.0, 0.0]]])
-    assert np.array_equal(read(worst, values, first), [[[1.0, 5.0]]])  # all of the worst member
-    assert np.array_equal(read(worst, values, second), [[[2.0, 0.0]]])
+    assert np.array_equal(read(mean, values, first), [[[[1.5, 2.5]]]])
+    assert np.array_equal(read(lower, values, first), [[[[1.0, 0.0]]]])
+    assert np.array_equal(read(worst, values, first), [[[[1.0, 5.0]]]])  # all of the worst member
+    assert np.array_equal(read(worst, values, second), [[[[2.0, 0.0]]]])
 
 
 # A deterministic MDP in which every (s, a) is in the data once
@@ -129,21 +155,21 @@ def value_iteration(
     return new
 
 
-def fit(config: CriticConfig, data: Dataset, mu: np.ndarray, omega: np.ndarray, steps: int = 3000) -> np.ndarray:
+def fit(config: GuidedConfig, data: Dataset, mu: np.ndarray, omega: np.ndarray, steps: int = 3000) -> np.ndarray:
     """Q `[rows, objectives]` of the critic after full-batch steps; rows and preferences come together."""
     config = config.resolve(data.spec)
     after = np.argmax(data.next_observation, -1)
-    support = Support(jnp.log(jnp.asarray(mu[after], jnp.float32)))
+    support = Support(jnp.log(jnp.asarray(mu[after], jnp.float32))[:, None])
     omega = jnp.asarray(omega, jnp.float32)
     batch = jax.tree.map(jnp.asarray, data)
 
     @jax.jit
     def run():
-        state = init_critic(config, data.spec, jax.random.key(0))
+        state = CriticState(init_critic(config, data.spec, jax.random.key(0)), first_beta(config))
         step = lambda s, _: update_critic(config, data.spec, s, batch, omega, support)  # noqa: E731
         state, metrics = jax.lax.scan(step, state, None, steps)
-        x = critic_context(config, data.spec, batch.observation, omega)
-        return read(config, state.learner.net.values(x, batch.action[:, None]), omega)[:, 0], metrics
+        q = vector_values(config, data.spec, state.learner.net, batch.observation, omega, batch.action[:, None])
+        return q[:, 0, 0], metrics
 
     q, metrics = run()
     assert np.isfinite(metrics["loss"]).all()
@@ -201,7 +227,9 @@ def test_enumerated_support_is_the_renormalised_law(x64):
     config = replace(SMALL, support_share=0.01)
     support = support_of(config, jax.random.key(0), jnp.log(jnp.asarray(mu)), 0)
     assert support.actions is None
-    np.testing.assert_allclose(np.exp(support.log_mu), [[0.6 / 0.995, 0.395 / 0.995, 0], [0.2, 0.3, 0.5]], rtol=1e-12)
+    np.testing.assert_allclose(
+        np.exp(support.log_mu)[:, 0], [[0.6 / 0.995, 0.395 / 0.995, 0], [0.2, 0.3, 0.5]], rtol=1e-12
+    )
 
 
 def test_drawn_support_follows_the_law_of_each_token(rejected):
@@ -219,10 +247,10 @@ def test_beta_is_fitted_in_units_of_the_values():
     data, mu = mdp(1)
     batch = jax.tree.map(jnp.asarray, data)
     one = jnp.ones((len(data), 1))
-    log_mu = jnp.log(jnp.asarray(mu, jnp.float32))[np.argmax(data.observation, -1)]
+    log_mu = jnp.log(jnp.asarray(mu, jnp.float32))[np.argmax(data.observation, -1), None]
     for scale in ("none", "mean_abs", "share"):
         config = replace(SMALL, beta_scale=scale, share_target=0.7).resolve(data.spec)
-        state = init_critic(config, data.spec, jax.random.key(0))
+        state = CriticState(init_critic(config, data.spec, jax.random.key(0)), first_beta(config))
         critic = state.learner.average
         beta = float(fit_beta(config, data.spec, state, batch, one, Support(log_mu)))
         taken = preferred_values(config, data.spec, critic, batch.observation, one, batch.action[:, None])

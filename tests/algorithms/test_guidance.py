@@ -202,9 +202,11 @@ def test_illegal_candidates_stay_dropped():
     ],
 )
 def test_effective_share_by_hand(x64, mu, w, share):
-    q = jnp.asarray([math.log(x) if x else -1e3 for x in w])
-    assert float(effective_share(jnp.log(jnp.asarray(mu)), q, 1.0)) == pytest.approx(share, rel=1e-12)
-    assert float(effective_share(jnp.log(jnp.asarray(mu)), q, 0.0)) == pytest.approx(1, rel=1e-12)
+    q, log_mu = jnp.asarray([[math.log(x) if x else -1e3 for x in w]]), jnp.log(jnp.asarray([mu]))  # [T, M]
+    assert float(effective_share(log_mu, q, 1.0)) == pytest.approx(share, rel=1e-12)
+    assert float(effective_share(log_mu, q, 0.0)) == pytest.approx(1, rel=1e-12)
+    two = jnp.concatenate([log_mu, log_mu]), jnp.concatenate([q, q])  # two tokens whose values add up
+    assert float(effective_share(*two, 1.0)) == pytest.approx(share**2, rel=1e-12)
 
 
 def share_by_hand(mu: np.ndarray, q: np.ndarray, beta: float) -> float:
@@ -219,19 +221,20 @@ def test_beta_for_share_hits_its_target_at_any_scale_of_q(target, scale):
     rng = np.random.default_rng(1)
     mu = rng.dirichlet(np.ones(16), 50)
     q = scale * rng.normal(size=(50, 16))
-    beta = float(beta_for_share(jnp.log(jnp.asarray(mu, jnp.float32)), jnp.asarray(q, jnp.float32), target))
+    log_mu = jnp.log(jnp.asarray(mu, jnp.float32))[:, None]
+    beta = float(beta_for_share(log_mu, jnp.asarray(q, jnp.float32)[:, None], target))
     assert share_by_hand(mu, q, beta) == pytest.approx(target, abs=1e-3)
 
 
 def test_beta_ends_at_its_largest_where_even_the_greedy_share_is_above_the_target(x64):
-    mu = jnp.log(jnp.asarray([[0.9, 0.1]]))
-    beta = beta_for_share(mu, jnp.asarray([[1.0, 0.0]]), 0.5)
+    mu = jnp.log(jnp.asarray([[[0.9, 0.1]]]))
+    beta = beta_for_share(mu, jnp.asarray([[[1.0, 0.0]]]), 0.5)
     assert float(beta) == pytest.approx(BETA_MAX, rel=1e-6)
 
 
 def test_effective_share_ignores_a_shift_in_single_precision():
-    log_mu = jnp.full((1, 3), -math.log(3), jnp.float32)
-    q = jnp.asarray([[100.0, 100.5, 99.5]], jnp.float32)  # exact in float32, as is the shift
+    log_mu = jnp.full((1, 1, 3), -math.log(3), jnp.float32)
+    q = jnp.asarray([[[100.0, 100.5, 99.5]]], jnp.float32)  # exact in float32, as is the shift
     for beta in (1.0, 1e2, 1e4, 1e6):
         share = float(effective_share(log_mu, q, beta)[0])
         assert share == pytest.approx(share_by_hand(np.full(3, 1 / 3), np.asarray(q), beta), rel=1e-3)

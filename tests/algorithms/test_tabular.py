@@ -43,8 +43,8 @@ class KnownCritic:
         self.q = jnp.asarray(q, jnp.float32)
 
     def values(self, x, actions=None):
-        out = (x @ self.q)[None, :, :, None]
-        return out if actions is None else jnp.take_along_axis(out, actions[None], 2)
+        out = (x @ self.q)[None, :, None, :, None]
+        return out if actions is None else jnp.take_along_axis(out, actions[None, :, None], 3)
 
 
 jax.tree_util.register_pytree_node(KnownCritic, lambda c: ((c.q,), None), lambda _, c: KnownCritic(c[0]))

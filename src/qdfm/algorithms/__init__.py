@@ -1,12 +1,22 @@
 """One readable file per algorithm. To add one: write its file with a `Config` subclass, and name it here."""
 
+from qdfm.algorithms.awac import AWAC
+from qdfm.algorithms.awbc import AWBC
 from qdfm.algorithms.base import Config
 from qdfm.algorithms.bc import BC
+from qdfm.algorithms.bcq import BCQ
 from qdfm.algorithms.boltzbc import BoltzBC
 from qdfm.algorithms.boltzq import BoltzQ
+from qdfm.algorithms.brac import BRAC
+from qdfm.algorithms.cql import CQL
 from qdfm.algorithms.greedyq import GreedyQ
+from qdfm.algorithms.iql import IQL
 from qdfm.algorithms.qdfm import QDFM
 
-ALGORITHMS: dict[str, type[Config]] = {c.name: c for c in (QDFM, BC, BoltzBC, GreedyQ, BoltzQ)}
+ALGORITHMS: dict[str, type[Config]] = {
+    c.name: c for c in (QDFM, BC, BoltzBC, GreedyQ, BoltzQ, CQL, IQL, AWAC, AWBC, BCQ, BRAC)
+}
 
-__all__ = ["ALGORITHMS", "BC", "QDFM", "BoltzBC", "BoltzQ", "Config", "GreedyQ"]
+__all__ = [
+    "ALGORITHMS", "AWAC", "AWBC", "BC", "BCQ", "BRAC", "CQL", "IQL", "QDFM", "BoltzBC", "BoltzQ", "Config", "GreedyQ",
+]  # fmt: skip

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 import jax
 import jax.numpy as jnp
 
+from qdfm.data.dataset import Dataset, check_preference
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
 
 if TYPE_CHECKING:
     from qdfm.agent import Agent
-    from qdfm.data.dataset import Dataset
 
 Metrics = dict[str, jax.Array]
 
@@ -65,6 +65,8 @@ class Config:
     """Widths of the hidden layers of every network."""
     ema: float = 0.995
     """Decay of the averaged weights that act; 0 acts with the raw weights."""
+    preference: tuple[float, ...] | None = None
+    """The one preference over objectives to train for (None: all of them, drawn uniformly from the simplex)."""
 
     name: ClassVar[str]
     about: ClassVar[str]
@@ -87,6 +89,8 @@ class Config:
                 raise QDFMError(f"{self.name}: {field.name} is {value}; it is too small.")
         if not 0 <= self.ema < 1:
             raise QDFMError(f"{self.name}: ema is {self.ema}; it must be at least 0 and below 1.")
+        if self.preference is not None:
+            check_preference(self.preference, spec.objectives)
         return self
 
     def scaled(self, factor: float) -> Self:
@@ -120,8 +124,10 @@ def legal_choices(spec: Spec, mask: jax.Array | None, rows: int) -> jax.Array:
     return jnp.broadcast_to(legal if mask is None else legal & mask, (rows, *spec.legal.shape))
 
 
-def draw_preference(key: jax.Array, spec: Spec, rows: int) -> jax.Array:
-    """ω ~ Dirichlet(1), uniform on the simplex, `[rows, objectives]`."""
+def draw_preference(config: Config, spec: Spec, key: jax.Array, rows: int) -> jax.Array:
+    """ω `[rows, objectives]`: the config's own, or ω ~ Dirichlet(1), uniform on the simplex."""
+    if config.preference is not None:
+        return jnp.broadcast_to(jnp.asarray(config.preference, jnp.float32), (rows, spec.objectives))
     if spec.objectives == 1:
         return jnp.ones((rows, 1))
     e = jax.random.exponential(key, (rows, spec.objectives))

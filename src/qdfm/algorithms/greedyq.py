@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from qdfm.algorithms.base import Algorithm
+from qdfm.algorithms.critic import greedy_law
 from qdfm.algorithms.valuebased import ValueConfig, value_algorithm
 from qdfm.data.spec import Spec
 
@@ -25,7 +26,6 @@ class GreedyQ(ValueConfig):
         config = self.resolve(spec)
 
         def log_policy(log_mu: jax.Array, q: jax.Array, beta: jax.Array) -> jax.Array:
-            best = jnp.argmax(jnp.where(jnp.isfinite(log_mu), q, -jnp.inf), -1, keepdims=True)
-            return jnp.where(jnp.arange(q.shape[-1]) == best, 0.0, -jnp.inf)
+            return jnp.log(greedy_law(q, jnp.isfinite(log_mu)))
 
         return value_algorithm(config, spec, log_policy)

@@ -1,7 +1,8 @@
 """From values to weights: the Boltzmann tilt μ·exp(βQ)/C, its support, its sharpness (paper: Eq. 2 and Eq. 6).
 
-Candidates are M actions with log-weights `log_mu` `[..., M]` that sum to one: the law μ̂ itself where all actions are
-enumerated, −log M where they were drawn from it. Everything is shift-invariant in Q and computed in logarithms.
+Candidates are M actions with log-weights `log_mu` `[B, T, M]` that sum to one: the law μ̂ itself where all choices are
+enumerated, −log M where they were drawn from it. T counts independent tokens whose values add up (1 for joint actions).
+Everything is shift-invariant in Q and computed in logarithms.
 """
 
 import jax
@@ -20,16 +21,19 @@ def keep_supported(log_mu: jax.Array, share: float) -> jax.Array:
 
 
 def tilt(log_mu: jax.Array, q: jax.Array, beta: jax.Array | float) -> jax.Array:
-    """Weights `[..., M]` proportional to μ·exp(βQ). For drawn candidates: softmax(βQ), the paper's w_j."""
+    """Weights `[B, T, M]` proportional to μ·exp(βQ). For drawn candidates: softmax(βQ), the paper's w_j."""
     return jax.nn.softmax(log_mu + beta * q, -1)
 
 
 def effective_share(log_mu: jax.Array, q: jax.Array, beta: jax.Array | float) -> jax.Array:
-    """Effective sample share (E_μ w)² / E_μ w² of the weights w = exp(βQ): 1 unguided, down to μ(best)."""
+    """Effective sample share (E_μ w)² / E_μ w² `[B]` of the weights w = exp(βQ): 1 unguided, down to μ(best).
+
+    Over independent tokens w is a product, and so is its share.
+    """
     q = q - jnp.max(jnp.where(log_mu > -jnp.inf, q, -jnp.inf), -1, keepdims=True)  # keeps the digits of large βQ
     first = logsumexp(log_mu + beta * q, -1)
     second = logsumexp(log_mu + 2 * beta * q, -1)
-    return jnp.exp(2 * first - second)
+    return jnp.exp(jnp.sum(2 * first - second, -1))
 
 
 def beta_for_share(log_mu: jax.Array, q: jax.Array, target: float) -> jax.Array:

@@ -16,21 +16,22 @@ import jax.numpy as jnp
 
 from qdfm.algorithms import guidance, learner
 from qdfm.algorithms.base import Algorithm, Metrics, Phase, check_choice, draw_preference, legal_choices
-from qdfm.algorithms.bc import clone_phase, init_behaviour, log_behaviour
-from qdfm.algorithms.critic import (
+from qdfm.algorithms.bc import clone_phase
+from qdfm.algorithms.critic import init_critic, preferred_values
+from qdfm.algorithms.flowpolicy import FlowPolicy
+from qdfm.algorithms.guidedcritic import (
     BETA_ROWS,
-    CriticConfig,
     CriticState,
+    GuidedConfig,
     Support,
     drawn_support,
+    first_beta,
     fit_beta,
-    init_critic,
-    preferred_values,
     support_of,
     update_critic,
 )
-from qdfm.algorithms.flowpolicy import FlowPolicy
 from qdfm.algorithms.learner import Learner
+from qdfm.algorithms.softmax import init_softmax, log_softmax_of
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
@@ -45,7 +46,7 @@ CACHE_ROWS = 4096  # rows whose support is drawn at a time
 
 
 @dataclass(frozen=True)
-class QDFM(CriticConfig):
+class QDFM(GuidedConfig):
     """Q-weighted discrete flow matching. None: chosen by `resolve` from the spec."""
 
     warmup_steps: int = 20_000
@@ -110,6 +111,7 @@ class QDFM(CriticConfig):
             "source": "uniform" if single else "mask",
             "steps": 1 if single else spec.tokens,
             "endpoints": "enumerated" if small else "behaviour",
+            "backup_samples": 0 if single else 8,
         }
         config = replace(super().resolve(spec), **{k: v for k, v in filled.items() if getattr(self, k) is None})
         for field, known in (
@@ -128,6 +130,7 @@ class QDFM(CriticConfig):
         for wrong, sentence in (
             (config.loss == "cross_entropy" and config.rates != "posterior", "cross_entropy needs posterior rates"),
             (config.endpoints == "enumerated" and not single, "enumerated endpoints need a single token"),
+            (config.backup_samples == 0 and not single, "an exact backup needs a single token; set backup_samples"),
             (config.behaviour == "network" and not single, "a behaviour network needs a single token"),
             (
                 config.behaviour == "flow" and "behaviour" in (config.warmup_endpoint, config.act_start),
@@ -205,8 +208,8 @@ class _Build:
         network = config.behaviour == "network"
         return State(
             flow=learner.start(net, config.learning_rate),
-            behaviour=init_behaviour(config, spec, k2) if network else jax.tree.map(jnp.copy, net),
-            critic=init_critic(config, spec, k3),
+            behaviour=init_softmax(config, spec, k2) if network else jax.tree.map(jnp.copy, net),
+            critic=CriticState(init_critic(config, spec, k3, decomposed=False), first_beta(config)),
             proposal=jax.tree.map(jnp.copy, net),
             step=jnp.int32(0),
         )
@@ -217,11 +220,11 @@ class _Build:
         """The unweighted flow-matching loss."""
         rows, omega, start, end, path = jax.random.split(key, 5)
         batch = dataset.sample(rows, self.config.batch_size)
-        preference = draw_preference(omega, self.spec, self.config.batch_size)
+        preference = draw_preference(self.config, self.spec, omega, self.config.batch_size)
         legal = legal_choices(self.spec, batch.mask, len(batch))
         a1 = batch.action
         if self.config.warmup_endpoint == "behaviour":
-            mu = jnp.exp(log_behaviour(self.spec, state.behaviour.average, batch.observation, preference, batch.mask))
+            mu = jnp.exp(log_softmax_of(self.spec, state.behaviour.average, batch.observation, preference, batch.mask))
             a1 = inverse_cdf(jax.random.uniform(end, (*a1.shape, 1)), mu)[..., 0]
         a0 = self.policy.start(jax.random.uniform(start, a1.shape), legal)
         endpoints = Endpoints(None, one_hot(a1, self.spec.num_choices))
@@ -240,7 +243,7 @@ class _Build:
         rows, omega, draws = jax.random.split(key, 3)
         index = jax.random.randint(rows, (self.config.batch_size,), 0, len(dataset))
         batch = dataset[index]
-        preference = draw_preference(omega, self.spec, self.config.batch_size)
+        preference = draw_preference(self.config, self.spec, omega, self.config.batch_size)
         samples = self.config.backup_samples or 0
         if self.single:
             log_mu = self.log_mu(state, batch.next_observation, preference, batch.next_mask)
@@ -255,7 +258,7 @@ class _Build:
     ) -> jax.Array:  # fmt: skip
         """log μ̂ `[B, 1, K]` of one token."""
         if self.config.behaviour == "network":
-            return log_behaviour(self.spec, state.behaviour.average, observation, preference, mask)
+            return log_softmax_of(self.spec, state.behaviour.average, observation, preference, mask)
         legal = legal_choices(self.spec, mask, len(observation))
         x = context(self.spec, observation, preference)
         if self.config.rates == "posterior":  # one evaluation instead of K · N
@@ -269,7 +272,7 @@ class _Build:
         state = replace(state, proposal=jax.tree.map(jnp.copy, state.flow.average), step=jnp.int32(0))
         rows, omega, draws = jax.random.split(key, 3)
         batch = dataset.sample(rows, min(BETA_ROWS, len(dataset)))
-        preference = draw_preference(omega, self.spec, len(batch))
+        preference = draw_preference(self.config, self.spec, omega, len(batch))
         support = self.support(state, batch, preference, draws, None)
         beta = fit_beta(self.config, self.spec, state.critic, batch, preference, support)
         return replace(state, critic=CriticState(state.critic.learner, beta))
@@ -299,7 +302,7 @@ class _Build:
         uniforms = jax.random.uniform(noise, (len(batch), self.config.samples, self.policy.noise))
         a0 = None
         if self.config.act_start == "behaviour":
-            mu = jnp.exp(log_behaviour(self.spec, state.behaviour.average, batch.observation, preference, batch.mask))
+            mu = jnp.exp(log_softmax_of(self.spec, state.behaviour.average, batch.observation, preference, batch.mask))
             a0 = inverse_cdf(jax.random.uniform(start, (len(batch), self.config.samples)), mu[:, 0])[..., None]
         return self.policy.sample(net, x, legal, uniforms, a0, self.config.support_share)
 
@@ -309,7 +312,7 @@ class _Build:
         rows, omega, draws, start, path = jax.random.split(key, 5)
         index = jax.random.randint(rows, (config.batch_size,), 0, len(dataset))
         batch = dataset[index]
-        preference = draw_preference(omega, self.spec, config.batch_size)
+        preference = draw_preference(self.config, self.spec, omega, config.batch_size)
         legal = legal_choices(self.spec, batch.mask, len(batch))
         renew = state.step % config.renew_every == 0
         if config.endpoints == "model":
@@ -324,7 +327,7 @@ class _Build:
         a0 = batch.action
         if config.improve_start == "source":
             a0 = self.policy.start(jax.random.uniform(start, a0.shape), legal)
-        endpoints = Endpoints(support.actions, weights if support.actions is not None else weights[:, None])
+        endpoints = Endpoints(support.actions, weights if support.actions is None else weights[:, 0])
         state, metrics = self.fit(state, batch, preference, legal, a0, endpoints, path)
         metrics |= {"effective_share": share, "beta": state.critic.beta}
         if config.endpoints == "model":  # the fixed point after k renewals is μ·exp(kβQ)
@@ -400,7 +403,7 @@ class _Build:
             rows = jnp.minimum(i * block + jnp.arange(block), n - 1)
             omega, noise = jax.random.split(jax.random.fold_in(key, i))
             legal = legal_choices(self.spec, None if mask is None else mask[rows], block)
-            x = context(self.spec, observation[rows], draw_preference(omega, self.spec, block))
+            x = context(self.spec, observation[rows], draw_preference(self.config, self.spec, omega, block))
             uniforms = jax.random.uniform(noise, (block, samples, self.policy.noise))
             return self.policy.sample(state.behaviour, x, legal, uniforms, cut=self.config.support_share).astype(dtype)
 
@@ -417,7 +420,7 @@ class _Build:
         net, behaviour = policy
         x = context(self.spec, observation, preference)
         legal = legal_choices(self.spec, mask, len(observation))
-        mu = None if behaviour is None else jnp.exp(log_behaviour(self.spec, behaviour, observation, preference, mask))
+        mu = None if behaviour is None else jnp.exp(log_softmax_of(self.spec, behaviour, observation, preference, mask))
         if greedy:
             return self.policy.greedy(net, x, legal, None if mu is None else mu[:, 0]), carry
         a0 = None if mu is None else inverse_cdf(noise[:, :1], mu[:, 0])
@@ -432,5 +435,5 @@ class _Build:
         legal = legal_choices(self.spec, mask, len(observation))
         p0 = None
         if behaviour is not None:
-            p0 = jnp.exp(log_behaviour(self.spec, behaviour, observation, preference, mask))[:, 0]
+            p0 = jnp.exp(log_softmax_of(self.spec, behaviour, observation, preference, mask))[:, 0]
         return self.policy.law(net, x, legal, p0)

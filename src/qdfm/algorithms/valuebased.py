@@ -1,7 +1,7 @@
-"""The skeleton of the baselines that read a policy straight off μ̂ and the shared critic, with nothing trained after.
+"""The skeleton of the baselines that read a policy straight off μ̂ and the guided critic, with nothing trained after.
 
-Phase `clone` fits μ̂ (as BC), phase `critic` fits Q over the support of μ̂ (as QDFM). What differs is one function,
-`log_policy(log_mu, q, beta)`, which each baseline's file gives.
+Phase `clone` fits μ̂ (as BC), phase `critic` fits Q over the support of μ̂ (as QDFM; for several tokens with values that
+add up, as DecQN). What differs is one function, `log_policy(log_mu, q, beta)`, which each baseline's file gives.
 """
 
 from collections.abc import Callable
@@ -10,32 +10,29 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 
 from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_preference
-from qdfm.algorithms.bc import clone_phase, init_behaviour, log_behaviour
-from qdfm.algorithms.critic import (
+from qdfm.algorithms.bc import clone_phase
+from qdfm.algorithms.critic import init_critic, preferred_values
+from qdfm.algorithms.guidedcritic import (
     BETA_ROWS,
-    CriticConfig,
     CriticState,
+    GuidedConfig,
+    first_beta,
     fit_beta,
-    init_critic,
-    preferred_values,
     support_of,
     update_critic,
 )
 from qdfm.algorithms.learner import Learner
+from qdfm.algorithms.softmax import init_softmax, log_softmax_of, tokenwise
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
-from qdfm.errors import QDFMError
-from qdfm.flow.samplers import inverse_cdf, joint_states
 
-COMPARED_MAX = 1024  # joint actions that are still compared one by one
 LogPolicy = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 @dataclass(frozen=True)
-class ValueConfig(CriticConfig):
+class ValueConfig(GuidedConfig):
     """What these baselines share."""
 
     clone_steps: int = 20_000
@@ -50,23 +47,18 @@ class ValueState(eqx.Module):
 
 
 def value_algorithm(config: ValueConfig, spec: Spec, log_policy: LogPolicy) -> Algorithm:
-    """The algorithm whose policy over all joint actions is `log_policy(log_mu [B, J], q [B, J], β)`, normalised."""
-    if spec.num_joint > COMPARED_MAX:
-        raise QDFMError(
-            f"{config.name} compares all joint actions, and {spec.num_choices}**{spec.tokens} of them are more than "
-            f"{COMPARED_MAX}; use qdfm or bc for this action space."
-        )
-    every = joint_states(spec.tokens, spec.num_choices)  # [J, D]
+    """The algorithm whose policy is `log_policy(log_mu, q, β)`, for each token's choices `[B, D, K]`, normalised."""
 
     def init(key: jax.Array) -> ValueState:
         k1, k2 = jax.random.split(key)
-        return ValueState(init_behaviour(config, spec, k1), init_critic(config, spec, k2))
+        critic = CriticState(init_critic(config, spec, k2), first_beta(config))
+        return ValueState(init_softmax(config, spec, k1), critic)
 
     def update(state: ValueState, dataset: Dataset, cache: None, key: jax.Array) -> tuple[ValueState, Metrics]:
         rows, omega, draws = jax.random.split(key, 3)
         batch = dataset.sample(rows, config.batch_size)
-        preference = draw_preference(omega, spec, config.batch_size)
-        log_mu = log_behaviour(spec, state.behaviour.average, batch.next_observation, preference, batch.next_mask)
+        preference = draw_preference(config, spec, omega, config.batch_size)
+        log_mu = log_softmax_of(spec, state.behaviour.average, batch.next_observation, preference, batch.next_mask)
         support = support_of(config, draws, log_mu, config.backup_samples or 0)
         critic, metrics = update_critic(config, spec, state.critic, batch, preference, support)
         return ValueState(state.behaviour, critic), metrics
@@ -74,33 +66,19 @@ def value_algorithm(config: ValueConfig, spec: Spec, log_policy: LogPolicy) -> A
     def calibrate(state: ValueState, dataset: Dataset, key: jax.Array) -> ValueState:
         rows, omega, draws = jax.random.split(key, 3)
         batch = dataset.sample(rows, min(BETA_ROWS, len(dataset)))
-        preference = draw_preference(omega, spec, len(batch))
-        log_mu = log_behaviour(spec, state.behaviour.average, batch.observation, preference, batch.mask)
+        preference = draw_preference(config, spec, omega, len(batch))
+        log_mu = log_softmax_of(spec, state.behaviour.average, batch.observation, preference, batch.mask)
         support = support_of(config, draws, log_mu, config.backup_samples or 0)
         beta = fit_beta(config, spec, state.critic, batch, preference, support)
         return ValueState(state.behaviour, CriticState(state.critic.learner, beta))
 
-    def law(policy: Any, observation: jax.Array, preference: jax.Array, mask: jax.Array | None) -> jax.Array:
+    def log_law(policy: Any, observation: jax.Array, preference: jax.Array, mask: jax.Array | None) -> jax.Array:
         behaviour, critic, beta = policy
-        log_mu = log_behaviour(spec, behaviour, observation, preference, mask)
-        joint = jnp.sum(log_mu[:, jnp.arange(spec.tokens), every], -1)  # [B, J], −inf where illegal
-        actions = None if spec.tokens == 1 else jnp.broadcast_to(every, (len(observation), *every.shape))
-        q = preferred_values(config, spec, critic, observation, preference, actions)
-        return jnp.exp(log_policy(joint, q, beta))
+        log_mu = log_softmax_of(spec, behaviour, observation, preference, mask)
+        return log_policy(log_mu, preferred_values(config, spec, critic, observation, preference), beta)
 
-    def act(
-        policy: Any, noise: jax.Array, observation: jax.Array, preference: jax.Array, mask: jax.Array | None,
-        carry: Any, greedy: bool = False,
-    ) -> tuple[jax.Array, Any]:  # fmt: skip
-        p = law(policy, observation, preference, mask)
-        index = jnp.argmax(p, -1) if greedy else inverse_cdf(noise, p)[:, 0]
-        return jnp.asarray(every)[index], carry
-
-    def probs(policy: Any, observation: jax.Array, preference: jax.Array, mask: jax.Array | None) -> jax.Array:
-        p = law(policy, observation, preference, mask)
-        return p.reshape(len(p), *(spec.num_choices,) * spec.tokens)
-
-    return Algorithm(
+    return tokenwise(
+        spec,
         init=init,
         phases=(
             clone_phase(
@@ -110,7 +88,5 @@ def value_algorithm(config: ValueConfig, spec: Spec, log_policy: LogPolicy) -> A
             Phase("calibrate", 0, update, prepare=calibrate),  # β in units of the finished critic, as QDFM has it
         ),
         policy=lambda state: (state.behaviour.average, state.critic.learner.average, state.critic.beta),
-        act=act,
-        noise=1,
-        probs=probs,
+        log_law=log_law,
     )

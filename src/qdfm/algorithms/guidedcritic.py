@@ -1,0 +1,147 @@
+"""The critic of the methods guided by exp(βQ) (paper: Phase 2, and the appendix on the critic backup).
+
+Backups over in-support candidates at s': `boltzmann` Σ softmax(βQ)·Q (paper), `soft` (1/β) log E_μ exp(βQ), `mean`
+E_μ Q, which is the behaviour's own value. β may be given in units of the values, and then follows them.
+
+Candidates are either joint actions (T = 1), or all choices of every token (T = D): with values that add up and a
+behaviour that is independent over tokens, μ·exp(βQ) factorises, and each backup is the sum of the tokens' own.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from qdfm.algorithms import guidance
+from qdfm.algorithms.base import Metrics, check_choice
+from qdfm.algorithms.critic import CriticConfig, expected, preferred_values, regress, scalarise, vector_values
+from qdfm.algorithms.learner import Learner
+from qdfm.data.dataset import Dataset
+from qdfm.data.spec import Spec
+from qdfm.errors import QDFMError
+from qdfm.flow.samplers import inverse_cdf
+
+BETA_ROWS = 4096  # rows on which β is fitted to the finished critic
+BETA_MEMORY = 0.99  # decay of the running scale of β during the critic phase
+
+
+@dataclass(frozen=True)
+class GuidedConfig(CriticConfig):
+    """What the guided methods share. None: chosen by `resolve` from the spec."""
+
+    critic_steps: int = 40_000
+    """Gradient steps of the critic."""
+    beta: float = 10.0
+    """Guidance strength, in the units that beta_scale says."""
+    beta_scale: str = "mean_abs"
+    """none: β as it is; mean_abs: divided by the data's mean |Q|; share: found so that share_target holds."""
+    share_target: float = 0.8
+    """Effective sample share that beta_scale="share" aims at."""
+    backup: str | None = None
+    """boltzmann, soft or mean (None: boltzmann for one token, mean for several)."""
+    backup_samples: int | None = None
+    """Support actions drawn for a backup; 0 sums over all of them exactly (None: 0 where that is possible, else 8)."""
+    support_share: float = 0.01
+    """Actions that the behaviour gives less than this share of a state's largest probability are dropped."""
+
+    def resolve(self, spec: Spec) -> Self:
+        """Fill in what depends on the number of tokens, and check the words."""
+        filled: dict[str, Any] = {"backup": "boltzmann" if spec.tokens == 1 else "mean", "backup_samples": 0}
+        config = replace(super().resolve(spec), **{k: v for k, v in filled.items() if getattr(self, k) is None})
+        check_choice(config, "backup", ("boltzmann", "soft", "mean"))
+        check_choice(config, "beta_scale", ("none", "mean_abs", "share"))
+        if config.beta < 0:
+            raise QDFMError(f"{self.name}: beta is {config.beta}; it must be at least 0.")
+        if not 0 < config.share_target <= 1:
+            raise QDFMError(f"{self.name}: share_target is {config.share_target}; it must lie in (0, 1].")
+        return config
+
+
+class Support(NamedTuple):
+    """Candidates at a batch of states: log-weights `[B, T, M]` and actions `[B, M, D]` (None: all K choices)."""
+
+    log_mu: jax.Array
+    actions: jax.Array | None = None
+
+
+class CriticState(eqx.Module):
+    """The ensemble in training and the guidance strength in units of its values."""
+
+    learner: Learner  # its average is the target network
+    beta: jax.Array
+
+
+def first_beta(config: GuidedConfig) -> jax.Array:
+    """β before anything is known of the values."""
+    return jnp.float32(1.0 if config.beta_scale == "share" else config.beta)
+
+
+def backup(kind: str | None, q: jax.Array, preference: jax.Array, log_mu: jax.Array, beta: jax.Array) -> jax.Array:
+    """The value `[B, objectives]` of a state whose candidates have values `q` `[B, T, M, objectives]`."""
+    q_omega = scalarise(q, preference)
+    weights = jnp.exp(log_mu) if kind == "mean" else guidance.tilt(log_mu, q_omega, beta)
+    value = expected(weights, q)
+    if kind != "soft":
+        return value
+    # The KL penalty is a scalar; taken off every objective alike it is taken off ⟨ω, V⟩ once, since ω sums to 1.
+    beta = jnp.maximum(beta, 1 / guidance.BETA_MAX)  # at β = 0 this is the mean
+    top = jnp.max(jnp.where(log_mu > -jnp.inf, q_omega, -jnp.inf), -1, keepdims=True)
+    gain = jnp.expm1(beta * jnp.minimum(q_omega - top, 0))
+    soft = top[..., 0] + jnp.log1p(jnp.sum(jnp.exp(log_mu) * gain, -1)) / beta  # [B, T]
+    return value - jnp.sum(jnp.sum(weights * q_omega, -1) - soft, -1)[:, None]
+
+
+def _follow_beta(
+    config: GuidedConfig, beta: jax.Array, mean_abs: jax.Array, log_mu: jax.Array, q: jax.Array
+) -> jax.Array:
+    """β in units of the current values, following them as they grow."""
+    if config.beta_scale == "none" or (config.beta_scale == "mean_abs" and config.beta == 0):
+        return beta
+    if config.beta_scale == "mean_abs":
+        scale = BETA_MEMORY * config.beta / beta + (1 - BETA_MEMORY) * mean_abs
+        return config.beta / jnp.maximum(scale, 1 / guidance.BETA_MAX)
+    found = guidance.beta_for_share(log_mu[:64], q[:64], config.share_target)  # a slice of the batch is enough
+    return jnp.exp(BETA_MEMORY * jnp.log(beta) + (1 - BETA_MEMORY) * jnp.log(found))
+
+
+def update_critic(
+    config: GuidedConfig, spec: Spec, state: CriticState, batch: Dataset, preference: jax.Array, support: Support
+) -> tuple[CriticState, Metrics]:
+    """One step of Bellman regression; `support` holds the candidates at the next observations."""
+    target = state.learner.average
+    next_q = vector_values(config, spec, target, batch.next_observation, preference, support.actions)
+    value = backup(config.backup, next_q, preference, support.log_mu, state.beta)
+    new, metrics = regress(config, spec, state.learner, batch, preference, value)
+    beta = _follow_beta(config, state.beta, metrics["q_abs"], support.log_mu, scalarise(next_q, preference))
+    return CriticState(new, beta), metrics | {"beta": beta}
+
+
+def fit_beta(
+    config: GuidedConfig, spec: Spec, state: CriticState, batch: Dataset, preference: jax.Array, support: Support
+) -> jax.Array:
+    """β for the finished critic, from a large batch and the candidates at its observations."""
+    if config.beta_scale == "none":
+        return jnp.float32(config.beta)
+    critic = state.learner.average
+    if config.beta_scale == "mean_abs":
+        q = preferred_values(config, spec, critic, batch.observation, preference, batch.action[:, None])
+        return config.beta / jnp.maximum(jnp.mean(jnp.abs(q)), 1 / guidance.BETA_MAX)
+    q = preferred_values(config, spec, critic, batch.observation, preference, support.actions)
+    return guidance.beta_for_share(support.log_mu, q, config.share_target)
+
+
+def support_of(config: GuidedConfig, key: jax.Array, log_mu: jax.Array, samples: int) -> Support:
+    """Candidates from independent laws `[B, D, K]` of the tokens: all K choices (samples = 0), or drawn ones."""
+    log_mu = guidance.keep_supported(log_mu, config.support_share)
+    if samples == 0:
+        return Support(log_mu)
+    uniforms = jax.random.uniform(key, (*log_mu.shape[:2], samples))
+    return drawn_support(jnp.moveaxis(inverse_cdf(uniforms, jnp.exp(log_mu)), 1, 2))
+
+
+def drawn_support(actions: jax.Array) -> Support:
+    """Candidates `[B, M, D]` that were drawn from the behaviour; multiplicity carries μ, so none is dropped."""
+    rows, count = actions.shape[:2]
+    return Support(jnp.full((rows, 1, count), -jnp.log(count)), actions)

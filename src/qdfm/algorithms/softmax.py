@@ -1,0 +1,90 @@
+"""A softmax per token: the policy of every baseline, and the separate behaviour network μ̂ of the paper.
+
+For one categorical token this is as expressive as any flow; for several it cannot couple them.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from qdfm.algorithms import learner
+from qdfm.algorithms.base import Algorithm, Config, Phase, legal_choices
+from qdfm.algorithms.learner import Learner
+from qdfm.data.dataset import Dataset
+from qdfm.data.spec import Spec
+from qdfm.errors import QDFMError
+from qdfm.flow.rates import log_posterior
+from qdfm.flow.samplers import JOINT_MAX, inverse_cdf, joint_states
+from qdfm.nets import MLP, context, feature_size, preference_size
+
+# (policy, observation, preference, mask) -> log-probabilities [B, D, K] of independent tokens, −inf where illegal
+LogLaw = Callable[[Any, jax.Array, jax.Array, jax.Array | None], jax.Array]
+
+
+def init_softmax(config: Config, spec: Spec, key: jax.Array) -> Learner:
+    """A fresh network."""
+    inputs = feature_size(spec) + preference_size(spec)
+    return learner.start(MLP(inputs, config.hidden, spec.tokens * spec.num_choices, False, key), config.learning_rate)
+
+
+def log_softmax_of(
+    spec: Spec, net: MLP, observation: jax.Array, preference: jax.Array, mask: jax.Array | None
+) -> jax.Array:
+    """log p of each token `[B, D, K]`; illegal choices at −inf."""
+    legal = legal_choices(spec, mask, len(observation))
+    scores = net(context(spec, observation, preference)).reshape(legal.shape)
+    return jnp.where(legal, log_posterior(scores, legal), -jnp.inf)
+
+
+def log_likelihood(log_p: jax.Array, action: jax.Array) -> jax.Array:
+    """log p `[B]` of joint actions `[B, D]` under independent laws `[B, D, K]`."""
+    return jnp.sum(jnp.take_along_axis(log_p, action[..., None], -1), (1, 2))
+
+
+def imitate(
+    config: Config, spec: Spec, policy: Learner, batch: Dataset, preference: jax.Array, weights: jax.Array | None = None
+) -> tuple[Learner, jax.Array, jax.Array]:
+    """One step of (weighted) maximum likelihood of the logged actions; also the loss and the gradient's norm."""
+
+    def loss(net: MLP) -> jax.Array:
+        fit = log_likelihood(log_softmax_of(spec, net, batch.observation, preference, batch.mask), batch.action)
+        return -jnp.mean(fit if weights is None else weights * fit)
+
+    value, gradient = jax.value_and_grad(loss)(policy.net)
+    new, norm = learner.descend(policy, gradient, config.learning_rate, config.ema)
+    return new, value, norm
+
+
+def choose(noise: jax.Array, log_p: jax.Array, greedy: bool) -> jax.Array:
+    """Tokens `[B, D]` from independent laws `[B, D, K]`, drawn by noise `[B, D]` or the most likely."""
+    if greedy:
+        return jnp.argmax(log_p, -1).astype(jnp.int32)
+    return inverse_cdf(noise[..., None], jnp.exp(log_p))[..., 0]
+
+
+def joint_law(spec: Spec, log_p: jax.Array) -> jax.Array:
+    """Independent laws `[B, D, K]` as probabilities `[B, K]` or `[B, K, ..., K]`."""
+    if spec.num_joint > JOINT_MAX:
+        raise QDFMError(f"There are {spec.num_choices}**{spec.tokens} joint actions; draw samples with act instead.")
+    every = joint_states(spec.tokens, spec.num_choices)
+    joint = jnp.exp(jnp.sum(log_p[:, jnp.arange(spec.tokens), every], -1))
+    return joint.reshape(len(log_p), *(spec.num_choices,) * spec.tokens)
+
+
+def tokenwise(
+    spec: Spec, init: Callable[..., Any], phases: tuple[Phase, ...], policy: Callable[[Any], Any], log_law: LogLaw
+) -> Algorithm:
+    """The algorithm that acts by independent laws of the tokens."""
+
+    def act(
+        policy: Any, noise: jax.Array, observation: jax.Array, preference: jax.Array, mask: jax.Array | None,
+        carry: Any, greedy: bool = False,
+    ) -> tuple[jax.Array, Any]:  # fmt: skip
+        return choose(noise, log_law(policy, observation, preference, mask), greedy), carry
+
+    def probs(policy: Any, observation: jax.Array, preference: jax.Array, mask: jax.Array | None) -> jax.Array:
+        return joint_law(spec, log_law(policy, observation, preference, mask))
+
+    return Algorithm(init=init, phases=phases, policy=policy, act=act, noise=spec.tokens, probs=probs)
