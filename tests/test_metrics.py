@@ -64,9 +64,10 @@ def test_chi_square_is_scipys_where_nothing_is_rare():
 
 
 def test_chi_square_pools_what_is_rare_and_refuses_what_is_impossible():
-    law = np.array([0.6, 0.392, 0.004, 0.004])  # 4 + 4 of 1000 expected: one cell of 8
-    pooled = stats.chisquare([590, 400, 10], [600, 392, 8]).pvalue
-    assert chi_square(np.array([590, 400, 7, 3]), law) == pytest.approx(pooled, rel=1e-9)
+    law = np.array([0.6, 0.38, 0.016, 0.003, 0.001])  # 1 + 3 + 16 of 1000 expected: one cell of 20
+    pooled = stats.chisquare([590, 386, 24], [600, 380, 20]).pvalue
+    assert chi_square(np.array([590, 386, 10, 7, 7]), law) == pytest.approx(pooled, rel=1e-9)
+    assert chi_square(np.array([999, 1]), np.array([1 - 1e-5, 1e-5])) == 1.0  # too few to say anything
     assert chi_square(np.array([5, 1]), np.array([1.0, 0.0])) == 0.0
     assert chi_square(np.array([5, 0]), np.array([1.0, 0.0])) == 1.0
 

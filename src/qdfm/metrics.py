@@ -1,4 +1,4 @@
-"""Numbers over episodes and seeds: means with sample deviations, bootstrap intervals, mode coverage, goodness of fit."""
+"""Numbers over episodes and seeds: means with sample deviations, bootstrap intervals, coverage, goodness of fit."""
 
 import math
 from collections.abc import Sequence
@@ -47,11 +47,10 @@ def chi_square(counts: np.ndarray, law: np.ndarray) -> float:
         return 0.0
     expected = counts.sum() * law / law.sum()
     order = np.argsort(expected)
-    rare = np.cumsum(expected[order]) < 10  # cells too rare for the approximation are pooled
-    pool, rest = order[rare], order[~rare]
-    seen = np.r_[counts[pool].sum(), counts[rest]]
-    due = np.r_[expected[pool].sum(), expected[rest]]
-    seen, due = seen[due > 0], due[due > 0]
+    # Cells too rare for the approximation are pooled, rarest first, until 10 are expected of the pool.
+    pooled = int(np.searchsorted(np.cumsum(expected[order]), 10)) + 1
+    seen = np.r_[counts[order[:pooled]].sum(), counts[order[pooled:]]]
+    due = np.r_[expected[order[:pooled]].sum(), expected[order[pooled:]]]
     return chi_square_tail(float(np.sum((seen - due) ** 2 / due)), len(seen) - 1)
 
 

@@ -37,7 +37,7 @@ class CartPole:
 
     def step(self, state: jax.Array, action: jax.Array, key: jax.Array) -> Step:
         """One explicit Euler step: positions move with the velocities from before the push."""
-        x, x_dot, theta, theta_dot = state
+        _, x_dot, theta, theta_dot = state
         sine, cosine = jnp.sin(theta), jnp.cos(theta)
         total = CART_MASS + POLE_MASS
         force = jnp.where(action[0] == 1, PUSH, -PUSH)
