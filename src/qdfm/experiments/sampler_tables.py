@@ -43,6 +43,7 @@ HEADLINES = {
     "acrobot": [("π", 5.0, 20), ("uniform", 5.0, 20)],
 }
 BASELINES = {"uniform": "random", "π": "sampling π", "argmax": "argmax π", "reference": "sampling π, more episodes"}
+PRINTED = {"reference": "π"}  # whose figure stands beside it among the headlines
 
 NOTES = (
     "Nothing is learned here. π is the softmax of a sharpness k_π times a heuristic score: in CartPole the score of "
@@ -51,7 +52,7 @@ NOTES = (
     "the paper's returns. It does not say either how many steps its CartPole returns have: they stand beside 20.\n\n"
     "Returns: mean ± sample deviation over episodes; solved: the share of episodes with a return of at least "
     f"{SOLVED}. z: distance to sampling π (the row with more episodes) in standard errors of the difference, for the "
-    f"start that leaves the law unchanged; up to {NEAR} are expected of a correct sampler. The other starts are bound "
+    f"start that leaves the law unchanged; the target is at most {NEAR} everywhere. The other starts are bound "
     "to differ while α is small: a share (1 − α/N)^N of their law is left.\n\n"
     f"Laws: the chain's actions, drawn at {len(RANKS)} states that π visits, against the law of the discretised chain "
     "in closed form, π + (1 − α/N)^N·(p₀ − π), by χ² with Holm's correction over the whole family; p and total "
@@ -59,7 +60,7 @@ NOTES = (
     "shows how sharp the test is; at the start π both laws are π. Actions that are expected less than ten times are "
     "pooled with the next likelier one. Below that the resolution of float32 uniforms shows: they come in steps of "
     "2⁻²³ from 0 on, and a 0 draws the first action with any weight at all, so that one whose π is next to nothing is "
-    "still drawn once in some hundred thousand decisions of tens of steps. An action of weight 0 never is."
+    "still drawn, about once in a million decisions of these lengths. An action of weight 0 never is."
 )
 
 
@@ -153,9 +154,9 @@ def headlines(results: dict[str, Any]) -> list[Headline]:
     for name, result in results.items():
         title, rows = TASKS[name].title, {(r["start"], r["alpha"], r["steps"]): r for r in result["chains"]}
         out.append(Headline(f"{title}, chain from π: largest distance to π in standard errors", farthest(result)))
-        for source in ("uniform", "π", "argmax"):
-            label = f"{title}, {BASELINES[source]}: return"
-            out.append(Headline(label, result["baselines"][source]["mean"], PAPER[name][source][0]))
+        for source, label in BASELINES.items():
+            ours, printed = result["baselines"][source], PAPER[name][PRINTED.get(source, source)][0]
+            out.append(Headline(f"{title}, {label} ({ours['episodes']} episodes): return", ours["mean"], printed))
         for start, alpha, steps in HEADLINES[name]:
             label = f"{title}, chain from {start}, α = {alpha:g}, {steps} steps: return"
             ours = rows[start, alpha, steps]["played"]["mean"]
