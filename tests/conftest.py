@@ -13,7 +13,8 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 import jax
 import numpy as np
 import pytest
-from scipy import stats
+
+from qdfm.metrics import chi_square, holm
 
 FAMILY_ALPHA = 1e-3
 MAPS_MAX = 10_000  # of the 65,530 that Linux gives a process
@@ -35,32 +36,13 @@ def x64() -> Iterator[None]:
         yield
 
 
-def chi_square(counts: np.ndarray, law: np.ndarray) -> float:
-    """The p-value of counts under a law; a draw of something impossible has p-value 0."""
-    counts, law = np.asarray(counts, float).ravel(), np.asarray(law, float).ravel()
-    if counts[law <= 0].sum() > 0:
-        return 0.0
-    expected = counts.sum() * law / law.sum()
-    order = np.argsort(expected)
-    rare = np.cumsum(expected[order]) < 10  # cells too rare for the approximation are pooled
-    pool, rest = order[rare], order[~rare]
-    seen = np.r_[counts[pool].sum(), counts[rest]]
-    due = np.r_[expected[pool].sum(), expected[rest]]
-    seen, due = seen[due > 0], due[due > 0]
-    return float(stats.chi2.sf(np.sum((seen - due) ** 2 / due), len(seen) - 1))
-
-
 @pytest.fixture
 def rejected() -> Callable[[dict[str, tuple[np.ndarray, np.ndarray]]], dict[str, float]]:
     """Which of the named pairs (counts, law) do not fit, by Holm's step-down at a family error of 1e-3."""
 
-    def holm(cases: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
+    def judge(cases: dict[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, float]:
         p = {name: chi_square(counts, law) for name, (counts, law) in cases.items()}
-        out: dict[str, float] = {}
-        for i, name in enumerate(sorted(p, key=p.__getitem__)):
-            if p[name] > FAMILY_ALPHA / (len(p) - i):
-                break
-            out[name] = p[name]
-        return out
+        names = list(p)
+        return {names[i]: p[names[i]] for i in holm(list(p.values()), FAMILY_ALPHA)}
 
-    return holm
+    return judge

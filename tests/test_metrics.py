@@ -1,12 +1,13 @@
-"""Metrics against the standard library, closed forms and hand counts."""
+"""Metrics against the standard library, SciPy, closed forms and hand counts."""
 
 import math
 import statistics
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from qdfm.metrics import bootstrap_interval, mode_coverage, summarise
+from qdfm.metrics import bootstrap_interval, chi_square, chi_square_tail, holm, mode_coverage, summarise
 
 
 def test_summary_is_the_mean_and_the_sample_deviation():
@@ -46,3 +47,34 @@ def test_bootstrap_of_many_points_is_the_normal_interval():
 )
 def test_mode_coverage_counts_the_goals_that_occur(outcomes, modes, share):
     assert mode_coverage(np.array(outcomes, int), modes) == share
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 4, 17, 256, 1001])
+def test_chi_square_tail_is_scipys(degrees):
+    for x in (0.0, 1e-3, 0.7, 1.0, 5.0, degrees - 0.5, 2.0 * degrees, degrees + 60.0, 900.0):
+        assert chi_square_tail(x, degrees) == pytest.approx(stats.chi2.sf(x, degrees), rel=1e-9, abs=1e-300)
+
+
+def test_chi_square_is_scipys_where_nothing_is_rare():
+    law = np.array([0.2, 0.5, 0.3])
+    counts = np.random.default_rng(0).multinomial(1000, law)
+    assert chi_square(counts, 7 * law) == pytest.approx(stats.chisquare(counts, 1000 * law).pvalue, rel=1e-9)
+    shifted = np.array([0.25, 0.45, 0.3])
+    assert chi_square(counts, shifted) == pytest.approx(stats.chisquare(counts, 1000 * shifted).pvalue, rel=1e-9)
+
+
+def test_chi_square_pools_what_is_rare_and_refuses_what_is_impossible():
+    law = np.array([0.6, 0.38, 0.016, 0.003, 0.001])  # 1 + 3 + 16 of 1000 expected: one cell of 20
+    pooled = stats.chisquare([590, 386, 24], [600, 380, 20]).pvalue
+    assert chi_square(np.array([590, 386, 10, 7, 7]), law) == pytest.approx(pooled, rel=1e-9)
+    assert chi_square(np.array([999, 1]), np.array([1 - 1e-5, 1e-5])) == 1.0  # too few to say anything
+    assert chi_square(np.array([5, 1]), np.array([1.0, 0.0])) == 0.0
+    assert chi_square(np.array([5, 0]), np.array([1.0, 0.0])) == 1.0
+
+
+def test_holm_steps_down_until_the_first_that_stays():
+    p = [0.04, 0.001, 0.02, 0.012, 0.9]
+    assert holm(p, 0.05) == [1, 3]  # .001 ≤ .05/5, .012 ≤ .05/4, but .02 > .05/3
+    assert holm(p[:2], 0.05) == [1, 0]  # ≤ .05/2, then ≤ .05/1
+    assert holm([0.03, 0.04], 0.05) == []
+    assert holm([], 0.05) == []

@@ -3,6 +3,7 @@
 All randomness follows from the seed. Every episode ends when the environment terminates or truncates it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +21,9 @@ from qdfm.errors import QDFMError, unknown
 
 if TYPE_CHECKING:
     import gymnasium
+
+Act = Callable[[jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
+"""(uniforms [B, n], observation, mask, carry) -> (tokens [B, D], carry)"""
 
 PARALLEL = 16  # copies of a Gymnasium environment that share one batch of decisions
 
@@ -89,29 +93,42 @@ def _compiled_rollout(config: Config, spec: Spec, env: JaxEnv, episodes: int, gr
     functions = compiled(config, spec)
 
     def play(policy: Any, key: jax.Array, preference: jax.Array) -> tuple[Any, ...]:
-        def step(carry: Any, t: jax.Array) -> tuple[Any, Any]:
-            state, alive, memory = carry
-            draw, move = jax.random.split(jax.random.fold_in(key, t))
-            noise = jax.random.uniform(draw, (episodes, functions.algorithm.noise))
-            observation, mask = jax.vmap(env.observation)(state), jax.vmap(env.mask)(state)
-            tokens, memory = functions.act(policy, noise, observation, omega, mask, memory, greedy=greedy)
-            moved = jax.vmap(env.step)(state, tokens, jax.random.split(move, episodes))
-
-            def keep(new: jax.Array, old: jax.Array) -> jax.Array:
-                return jnp.where(alive.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
-
-            state = jax.tree.map(keep, moved.state, state)
-            reward = jnp.where(alive[:, None], moved.reward, 0)
-            return (state, alive & ~moved.terminated, memory), (state, reward, alive)
-
         omega = jnp.broadcast_to(preference, (episodes, spec.objectives))
-        first = jax.vmap(env.reset)(jax.random.split(jax.random.fold_in(key, env.horizon), episodes))
-        start = (first, jnp.ones(episodes, bool), None)
-        (_, alive, _), (states, reward, running) = jax.lax.scan(step, start, jnp.arange(env.horizon))
-        states = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, states)
-        return states, reward, running, ~alive
+
+        def act(noise: jax.Array, observation: jax.Array, mask: jax.Array, carry: Any) -> tuple[jax.Array, Any]:
+            return functions.act(policy, noise, observation, omega, mask, carry, greedy=greedy)
+
+        return simulate(env, act, functions.algorithm.noise, episodes, key)
 
     return jax.jit(play)
+
+
+def simulate(env: JaxEnv, act: Act, noise: int, episodes: int, key: jax.Array) -> tuple[Any, ...]:
+    """All episodes side by side, to be compiled by the caller: states, reward, running, terminated as in `Rollout`.
+
+    A decision of one episode takes `noise` uniforms.
+    """
+
+    def step(carry: Any, t: jax.Array) -> tuple[Any, Any]:
+        state, alive, memory = carry
+        draw, move = jax.random.split(jax.random.fold_in(key, t))
+        uniforms = jax.random.uniform(draw, (episodes, noise))
+        observation, mask = jax.vmap(env.observation)(state), jax.vmap(env.mask)(state)
+        tokens, memory = act(uniforms, observation, mask, memory)
+        moved = jax.vmap(env.step)(state, tokens, jax.random.split(move, episodes))
+
+        def keep(new: jax.Array, old: jax.Array) -> jax.Array:
+            return jnp.where(alive.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
+
+        state = jax.tree.map(keep, moved.state, state)
+        reward = jnp.where(alive[:, None], moved.reward, 0)
+        return (state, alive & ~moved.terminated, memory), (state, reward, alive)
+
+    first = jax.vmap(env.reset)(jax.random.split(jax.random.fold_in(key, env.horizon), episodes))
+    start = (first, jnp.ones(episodes, bool), None)
+    (_, alive, _), (states, reward, running) = jax.lax.scan(step, start, jnp.arange(env.horizon))
+    states = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, states)
+    return states, reward, running, ~alive
 
 
 def _evaluate_gymnasium(

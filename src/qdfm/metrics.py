@@ -1,5 +1,7 @@
-"""Numbers over episodes and seeds: means with sample deviations, bootstrap intervals, mode coverage."""
+"""Numbers over episodes and seeds: means with sample deviations, bootstrap intervals, coverage, goodness of fit."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,3 +38,42 @@ def bootstrap_interval(
 def mode_coverage(outcomes: np.ndarray, modes: int) -> float:
     """The share of modes 0..modes−1 that occur at least once among the outcomes of one policy's episodes."""
     return len(set(np.asarray(outcomes).tolist()) & set(range(modes))) / modes
+
+
+def chi_square(counts: np.ndarray, law: np.ndarray) -> float:
+    """The p-value of counts under a law; a draw of something impossible has p-value 0."""
+    counts, law = np.asarray(counts, np.float64).ravel(), np.asarray(law, np.float64).ravel()
+    if counts[law <= 0].sum() > 0:
+        return 0.0
+    expected = counts.sum() * law / law.sum()
+    order = np.argsort(expected)
+    # Cells too rare for the approximation are pooled, rarest first, until 10 are expected of the pool.
+    pooled = int(np.searchsorted(np.cumsum(expected[order]), 10)) + 1
+    seen = np.r_[counts[order[:pooled]].sum(), counts[order[pooled:]]]
+    due = np.r_[expected[order[:pooled]].sum(), expected[order[pooled:]]]
+    return chi_square_tail(float(np.sum((seen - due) ** 2 / due)), len(seen) - 1)
+
+
+def chi_square_tail(x: float, degrees: int) -> float:
+    """P(χ² > x), 1 for no degrees of freedom.
+
+    Adds up Q(a + 1, y) = Q(a, y) + y^a e^(−y) / Γ(a + 1) in double precision: no term is negative, so none cancels.
+    """
+    y = x / 2
+    if degrees < 1 or y <= 0:
+        return 1.0
+    odd = degrees % 2 == 1
+    a, tail = (0.5, math.erfc(math.sqrt(y))) if odd else (1.0, math.exp(-y))
+    while a < degrees / 2:
+        tail += math.exp(a * math.log(y) - y - math.lgamma(a + 1))
+        a += 1
+    return min(tail, 1.0)
+
+
+def holm(p_values: Sequence[float] | np.ndarray, level: float) -> list[int]:
+    """The places of the p-values that Holm's step-down rejects at a family error of `level`, smallest first."""
+    order = np.argsort(np.asarray(p_values, np.float64), kind="stable").tolist()
+    for i, place in enumerate(order):
+        if p_values[place] > level / (len(order) - i):
+            return order[:i]
+    return order

@@ -3,7 +3,13 @@
 from collections.abc import Callable
 from functools import partial
 
+from qdfm.envs.acrobot import Acrobot
 from qdfm.envs.base import JaxEnv
+from qdfm.envs.cartpole import CartPole
 from qdfm.envs.multigoal import GOAL_X, MultiGoal
 
-ENVIRONMENTS: dict[str, Callable[[], JaxEnv]] = {f"multigoal-{goals}": partial(MultiGoal, goals) for goals in GOAL_X}
+ENVIRONMENTS: dict[str, Callable[[], JaxEnv]] = {
+    **{f"multigoal-{goals}": partial(MultiGoal, goals) for goals in GOAL_X},
+    "cartpole": CartPole,
+    "acrobot": Acrobot,
+}

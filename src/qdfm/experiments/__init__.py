@@ -23,4 +23,8 @@ EXPERIMENTS = {
     "multigoal": Experiment(
         "qdfm.experiments.multigoal", "several equally good goals: does a policy keep them all, and stay off the trap?"
     ),
+    "sampler": Experiment(
+        "qdfm.experiments.sampler",
+        "CartPole and Acrobot, no learning: does the simulated chain have the law it should?",
+    ),
 }
