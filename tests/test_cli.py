@@ -285,7 +285,7 @@ def png_size(path: Path) -> tuple[int, int]:
 
 def test_reproduce(tiny_experiment, monkeypatch, capsys):
     assert main(["reproduce", "multigoal", "--quick", "--out", "r"]) == 0
-    assert "Wrote cells.jsonl, heatmaps.png, results.json, table.md to r." in capsys.readouterr().out
+    assert "Wrote cells.jsonl, multigoal.png, results.json, table.md to r." in capsys.readouterr().out
     written = json.loads(Path("r/results.json").read_text())
     made, results = written["provenance"], written["results"]
     assert made["command"] == "qdfm reproduce multigoal --quick --seeds 1"
@@ -303,12 +303,12 @@ def test_reproduce(tiny_experiment, monkeypatch, capsys):
     assert 4 <= visits.sum() <= 61
     text = Path("r/table.md").read_text()
     greedy = next(line for line in text.splitlines() if line.startswith("| GreedyQ "))
-    assert greedy.endswith("| −6.00±5.5 / 0.00 |")  # the paper's figure for K = 4
+    assert greedy.endswith("| -6.00 ± 5.5 / 0.00 |")  # the paper's figure for K = 4
     cloned = next(line for line in text.splitlines() if line.startswith("| BC "))
     numbers = (row["return"], row["coverage"], 100 * row["trap"])
     assert cloned.startswith("| BC | " + " | ".join(f"{x:.2f}" for x in numbers) + " |")
     assert "| KL optimum | 10.00 |" in text
-    width, height = png_size(Path("r/heatmaps.png"))
+    width, height = png_size(Path("r/multigoal.png"))
     assert width > height > 100
 
     # Going on computes nothing that is there, and only what is missing.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import qdfm
-from qdfm.algorithms.critic import CriticState
+from qdfm.algorithms.guidedcritic import CriticState
 
 STATES, ACTIONS, BETA = 8, 6, 2.0
 

@@ -15,8 +15,10 @@ import pytest
 
 import qdfm
 from qdfm.agent import Agent
-from qdfm.algorithms import Config
+from qdfm.algorithms import ALGORITHMS, Config
 from qdfm.algorithms.base import Algorithm
+from qdfm.algorithms.critic import CriticConfig
+from qdfm.algorithms.guidedcritic import GuidedConfig
 from qdfm.data.spec import Spec
 from qdfm.envs.exact import kl_optimum
 from qdfm.envs.multigoal import MultiGoal
@@ -105,9 +107,18 @@ def test_the_optimum_reaches_every_goal_and_nothing_else(goals):
 def test_methods_are_all_compared_under_the_same_guidance():
     assert set(QUICK_METHODS) <= set(METHODS)
     assert set(PAPER) <= set(METHODS)
-    guided = [config for name, config in METHODS.items() if name != "BC"]
-    for field in ("beta", "beta_scale", "gamma", "critic_steps"):
-        assert len({getattr(config, field) for config in guided}) == 1
+    assert {config.name for config in METHODS.values()} == ALGORITHMS.keys()
+    guided = [config for config in METHODS.values() if isinstance(config, GuidedConfig)]
+    valued = [config for config in METHODS.values() if isinstance(config, CriticConfig)]
+    for configs, field in (
+        (guided, "beta"), (guided, "beta_scale"), (guided, "critic_steps"), (valued, "gamma"),
+        (valued, "critic_learning_rate"), (METHODS.values(), "batch_size"), (METHODS.values(), "hidden"),
+    ):  # fmt: skip
+        assert len({getattr(config, field) for config in configs}) == 1
+    spec = MultiGoal(4).spec
+    for name, config in METHODS.items():
+        if not name.startswith("QDFM"):
+            assert sum(phase.steps for phase in config.build(spec).phases) == 30_000  # as the paper's baselines
 
 
 # Cells

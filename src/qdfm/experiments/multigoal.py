@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from qdfm.agent import Agent
-from qdfm.algorithms import BC, QDFM, BoltzBC, BoltzQ, GreedyQ
+from qdfm.algorithms import AWAC, AWBC, BC, BCQ, BRAC, CQL, IQL, QDFM, BoltzBC, BoltzQ, GreedyQ
 from qdfm.algorithms.base import Config
 from qdfm.data.sources import load_dataset
 from qdfm.envs.exact import all_observations, kl_optimum, propagate
@@ -23,7 +23,7 @@ from qdfm.envs.multigoal import MultiGoal
 from qdfm.errors import unknown
 from qdfm.evaluate import rollout
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.report import Table, provenance, write_report
+from qdfm.experiments.report import Headline, Table, provenance, write_report
 from qdfm.metrics import mode_coverage, summarise
 from qdfm.train import train
 
@@ -42,15 +42,23 @@ METHODS: dict[str, Config] = {
     "BoltzBC": BoltzBC(**GUIDED, clone_steps=10_000),
     "GreedyQ": GreedyQ(**GUIDED, clone_steps=10_000),
     "BoltzQ": BoltzQ(**GUIDED, clone_steps=10_000),
+    "CQL": CQL(train_steps=30_000, gamma=GAMMA),
+    "IQL": IQL(train_steps=30_000, gamma=GAMMA),
+    "AWAC": AWAC(train_steps=30_000, gamma=GAMMA),
+    "AWBC": AWBC(train_steps=30_000, gamma=GAMMA),
+    "BCQ": BCQ(train_steps=30_000, gamma=GAMMA),
+    "BRAC": BRAC(clone_steps=10_000, train_steps=20_000, gamma=GAMMA),
 }
-QUICK_METHODS = ("QDFM", "BC", "BoltzBC", "GreedyQ")
+QUICK_METHODS = ("QDFM", "BC", "BoltzBC", "GreedyQ", "CQL", "AWAC")
 
-# The paper's return and mode coverage for K = 2, 3, 4, 5.
-PAPER: dict[str, tuple[str, ...]] = {
-    "QDFM": ("10.00 / 1.00", "9.92±0.1 / 1.00", "9.72±0.3 / 1.00", "8.55±0.5 / 1.00"),
-    "GreedyQ": ("−4.00±5.5 / 0.00", "−4.00±5.5 / 0.00", "−6.00±5.5 / 0.00", "2.00±4.5 / 0.04"),
+# The paper's return, its deviation and mode coverage for K = 2, 3, 4, 5.
+PAPER: dict[str, tuple[tuple[float, float, float], ...]] = {
+    "QDFM": ((10.0, 0.0, 1.0), (9.92, 0.1, 1.0), (9.72, 0.3, 1.0), (8.55, 0.5, 1.0)),
+    "BRAC": ((6.0, 8.9, 0.4), (10.0, 0.0, 0.33), (6.0, 8.9, 0.2), (10.0, 0.0, 0.2)),
 }
 PAPER |= dict.fromkeys(("QDFM.paper", "QDFM.paper-k1"), PAPER["QDFM"])
+PAPER |= dict.fromkeys(("CQL", "IQL", "AWAC"), ((10.0, 0, 0.5), (10.0, 0, 0.33), (10.0, 0, 0.25), (10.0, 0, 0.2)))
+PAPER |= dict.fromkeys(("BCQ", "GreedyQ"), ((-4.0, 5.5, 0), (-4.0, 5.5, 0), (-6.0, 5.5, 0), (2.0, 4.5, 0.04)))
 
 NOTES = (
     "Return, coverage and trap rate: 200 sampled episodes per seed. Shares, exact trap and share gap: action "
@@ -93,7 +101,7 @@ def run(settings: Settings) -> None:
         seeds=list(seeds),
         steps={name: _steps(configured(name, settings.quick)) for name in chosen},
     )
-    write_report(settings.out, "Multi-goal gridworld", made, results, tables, NOTES)
+    write_report(settings.out, "Multi-goal gridworld", made, results, tables, NOTES, _headlines(results, sizes))
 
 
 def configured(name: str, quick: bool) -> Config:
@@ -120,11 +128,14 @@ def _cell(config: Config, goals: int, seeds: tuple[int, ...], progress: bool) ->
         agents = train(config, load_dataset(f"multigoal-{goals}"), seeds=seeds, progress=progress)
         seconds = time.perf_counter() - began
         rows = [judge(agent, goals, seed) for agent, seed in zip(agents, seeds, strict=True)]
-        first = propagate(MultiGoal(goals), agents[0].action_probabilities(all_observations(MultiGoal(goals))))
+        law = agents[0].action_probabilities(all_observations(MultiGoal(goals)))
+        greedy = np.eye(law.shape[1])[law.argmax(1)]
+        sampled_visits, greedy_visits = (propagate(MultiGoal(goals), p).visits for p in (law, greedy))
         return {
             "seeds": rows,
             "optimum": optimum(goals),
-            "visits": np.round(first.visits, 6).tolist(),
+            "visits": np.round(sampled_visits, 6).tolist(),
+            "greedy_visits": np.round(greedy_visits, 6).tolist(),
             "train_seconds": round(seconds, 1),
         }
 
@@ -169,12 +180,32 @@ def _table(goals: int, chosen: tuple[str, ...], results: dict[str, dict[str, Any
         table.add(
             name, over("return"), over("coverage"), over("trap", 100), over("exact_trap", 100), _shares(shares),
             over("share_gap"), over("greedy_return"), over("greedy_coverage"),
-            PAPER.get(name, ("–",) * 4)[goals - 2],
+            _printed(name, goals),
         )  # fmt: skip
     best = results[chosen[0]][str(goals)]["optimum"]
     trap = f"{100 * best['trap']:.2f}"
     table.add("KL optimum", f"{best['return']:.2f}", "", "", trap, _shares(best["shares"]), "", "", "", "")
     return table
+
+
+def _printed(name: str, goals: int) -> str:
+    if name not in PAPER:
+        return "–"
+    mean, deviation, coverage = PAPER[name][goals - 2]
+    return f"{mean:.2f}" + f" ± {deviation:.1f}" * bool(deviation) + f" / {coverage:.2f}"
+
+
+def _headlines(results: dict[str, dict[str, Any]], sizes: tuple[int, ...]) -> list[Headline]:
+    """Return and coverage as each is played in the paper: QDFM sampled, the baselines greedily."""
+    lines = []
+    for name in (n for n in results if n in PAPER):
+        played, prefix = ("sampled", "") if name.startswith("QDFM") else ("greedy", "greedy_")
+        for goals in sizes:
+            rows, printed = results[name][str(goals)]["seeds"], PAPER[name][goals - 2]
+            for metric, paper in (("return", printed[0]), ("coverage", printed[2])):
+                ours = float(np.mean([row[prefix + metric] for row in rows]))
+                lines.append(Headline(f"{name} ({played}), K = {goals}: {metric}", ours, paper))
+    return lines
 
 
 def _shares(values: Any) -> str:
