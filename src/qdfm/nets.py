@@ -63,6 +63,13 @@ class Linear(eqx.Module):
         return x @ self.weight + self.bias
 
 
+def activate(x: jax.Array, norm: bool) -> jax.Array:
+    """ReLU, after a layer norm where there is one."""
+    if norm:  # without learned gain and shift: the next layer has its own
+        x = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
+    return jax.nn.relu(x)
+
+
 class Trunk(eqx.Module):
     """The hidden layers after the first: activation, then dense layers, each with an optional layer norm."""
 
@@ -78,19 +85,10 @@ class Trunk(eqx.Module):
 
     def __call__(self, first: jax.Array) -> jax.Array:
         """From the first layer's pre-activation to the outputs."""
-        return self.head(self.last(first))
-
-    def last(self, first: jax.Array) -> jax.Array:
-        """From the first layer's pre-activation to the last hidden layer."""
-        x = self._activate(first)
+        x = activate(first, self.norm)
         for layer in self.layers:
-            x = self._activate(layer(x))
-        return x
-
-    def _activate(self, x: jax.Array) -> jax.Array:
-        if self.norm:  # without learned gain and shift: the next layer has its own
-            x = (x - x.mean(-1, keepdims=True)) * jax.lax.rsqrt(x.var(-1, keepdims=True) + 1e-5)
-        return jax.nn.relu(x)
+            x = activate(layer(x), self.norm)
+        return self.head(x)
 
 
 class MLP(eqx.Module):
@@ -239,17 +237,22 @@ class PairNet(eqx.Module):
     """
 
     first: Linear
-    trunk: Trunk
-    shape: tuple[int, int, int] = eqx.field(static=True)  # D, S, K
+    layers: tuple[Linear, ...]
+    weight: jax.Array  # [D, S, hidden, K]: what the row of a state needs lies together
+    bias: jax.Array  # [D, S, K]
+    norm: bool = eqx.field(static=True)
 
     def __init__(
         self, spec: Spec, hidden: tuple[int, ...], key: jax.Array, masked: bool, gated: bool, norm: bool, bias: float
     ):  # fmt: skip
-        k1, k2 = jax.random.split(key)
-        self.shape = (spec.tokens, spec.num_choices + int(masked), spec.num_choices)
+        k1, k2, *keys = jax.random.split(key, len(hidden) + 1)
+        tokens, states, choices = spec.tokens, spec.num_choices + int(masked), spec.num_choices
         self.first = Linear(feature_size(spec) + preference_size(spec) + 2 * FREQUENCIES, hidden[0], k1)
-        trunk = Trunk(hidden, math.prod(self.shape), norm, k2, head_gain=0.1)
-        self.trunk = eqx.tree_at(lambda n: n.head.bias, trunk, jnp.full(math.prod(self.shape), bias))
+        self.layers = tuple(Linear(a, b, k) for a, b, k in zip(hidden[:-1], hidden[1:], keys, strict=True))
+        bound = 0.1 / math.sqrt(hidden[-1])
+        self.weight = jax.random.uniform(k2, (tokens, states, hidden[-1], choices), minval=-bound, maxval=bound)
+        self.bias = jnp.full((tokens, states, choices), bias)
+        self.norm = norm
 
     def embed(self, x: jax.Array) -> jax.Array:
         """The share of the context, to be computed once per observation."""
@@ -257,18 +260,20 @@ class PairNet(eqx.Module):
 
     def pairs(self, embedded: jax.Array, t: jax.Array) -> jax.Array:
         """The whole generator's scores `[..., D, S, K]` at times `[...]`."""
-        return self.trunk.head(self._last(embedded, t)).reshape(*t.shape, *self.shape)
+        return jnp.einsum("...h,dshk->...dsk", self._last(embedded, t), self.weight) + self.bias
 
     def scores(self, embedded: jax.Array, current: jax.Array, t: jax.Array) -> jax.Array:
         """The rows of the states. Only these rows of the output layer are read, not the other S − 1."""
-        head, tokens = self.trunk.head, jnp.arange(self.shape[0])
-        weight = head.weight.reshape(-1, *self.shape)[:, tokens, current]  # [hidden, ..., D, K]
-        bias = head.bias.reshape(self.shape)[tokens, current]
-        return jnp.einsum("...h,h...dk->...dk", self._last(embedded, t), weight) + bias
+        token = jnp.arange(len(self.weight))
+        last = self._last(embedded, t)
+        return jnp.einsum("...h,...dhk->...dk", last, self.weight[token, current]) + self.bias[token, current]
 
     def _last(self, embedded: jax.Array, t: jax.Array) -> jax.Array:
         time = time_embedding(t)
-        return self.trunk.last(embedded + time @ self.first.weight[-time.shape[-1] :])
+        x = activate(embedded + time @ self.first.weight[-time.shape[-1] :], self.norm)
+        for layer in self.layers:
+            x = activate(layer(x), self.norm)
+        return x
 
 
 RATE_NETWORKS: dict[str, Callable[..., RateNet]] = {

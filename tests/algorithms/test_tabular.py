@@ -92,8 +92,10 @@ BASE = qdfm.QDFM(
         {},
         {"steps": 20, "behaviour": "network"},
         {"steps": 20, "behaviour": "network", "rates": "softplus", "loss": "l2", "improve_steps": 12_000},
+        {"rates": "energy"},
+        {"steps": 5, "behaviour": "network", "rates": "diffuse", "loss": "l2", "improve_steps": 6_000},
     ],
-    ids=["posterior, one step", "posterior, 20 steps", "softplus, 20 steps"],
+    ids=["posterior, one step", "posterior, 20 steps", "softplus, 20 steps", "energy, one step", "diffuse, 5 steps"],
 )
 def test_a_trained_flow_has_the_boltzmann_law(changes):
     mu, q, law = table()

@@ -23,4 +23,7 @@ EXPERIMENTS = {
     "multigoal": Experiment(
         "qdfm.experiments.multigoal", "several equally good goals: does a policy keep them all, and stay off the trap?"
     ),
+    "ratefields": Experiment(
+        "qdfm.experiments.ratefields", "jump-to-endpoint rates, an energy, a pairwise generator: what does each cost?"
+    ),
 }
