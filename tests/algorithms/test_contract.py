@@ -125,7 +125,6 @@ def test_seeds_side_by_side_are_the_seeds_alone(name):
         {"objective": "literal", "samples": 4, "steps": 3, "time_weight": "squared", "beta_scale": "none"},
         {"objective": "literal", "samples": 4, "steps": 3, "endpoints": "behaviour", "backup_samples": 3},
         {"source": "mask", "steps": 2, "time_weight": "inverse", "critic": "scalarised", "layer_norm": True},
-        {"rates": "energy"},
         {"rates": "energy", "loss": "kl", "steps": 3, "endpoints": "model", "samples": 4},
         {"rates": "diffuse", "loss": "l2", "steps": 3},
         {"behaviour": "network", "warmup_endpoint": "behaviour", "act_start": "behaviour", "improve_start": "data"},
