@@ -78,7 +78,7 @@ class Scale:
 
 
 FULL = Scale()
-QUICK = Scale(choices=64, contexts=4, batch=64, hidden=(128, 128), euler=10, steps=1_200, chunk=200, calls=100)
+QUICK = Scale(choices=64, contexts=4, batch=32, hidden=(128, 128), euler=10, steps=1_200, chunk=200, calls=100)
 
 
 def run(settings: Settings) -> None:
