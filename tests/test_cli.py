@@ -425,8 +425,8 @@ def test_unknown_columns_name_the_nearest(capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--rates", "foo"], "Unknown qdfm rates 'foo'; choose one of: posterior, softplus."),
-        (["--rates", "softplus"], "cross_entropy needs posterior rates"),
+        (["--rates", "foo"], "Unknown qdfm rates 'foo'; choose one of: diffuse, energy, posterior, softplus."),
+        (["--rates", "softplus"], "cross_entropy needs posterior or energy rates"),
         (["--loss", "l1"], "Unknown qdfm loss 'l1'; did you mean 'l2'?"),
         (["--backup", "hard"], "Unknown qdfm backup 'hard'"),
         (["--gamma", "1.5"], "gamma is 1.5"),

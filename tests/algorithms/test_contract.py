@@ -125,6 +125,8 @@ def test_seeds_side_by_side_are_the_seeds_alone(name):
         {"objective": "literal", "samples": 4, "steps": 3, "time_weight": "squared", "beta_scale": "none"},
         {"objective": "literal", "samples": 4, "steps": 3, "endpoints": "behaviour", "backup_samples": 3},
         {"source": "mask", "steps": 2, "time_weight": "inverse", "critic": "scalarised", "layer_norm": True},
+        {"rates": "energy", "loss": "kl", "steps": 3, "endpoints": "model", "samples": 4},
+        {"rates": "diffuse", "loss": "l2", "steps": 3},
         {"behaviour": "network", "warmup_endpoint": "behaviour", "act_start": "behaviour", "improve_start": "data"},
     ],
     ids=lambda c: "-".join(map(str, c.values())),
@@ -143,6 +145,8 @@ def test_every_switch_of_qdfm_trains_on_one_token(changes):
     [
         {"rates": "softplus", "loss": "kl", "steps": 4, "source": "uniform"},
         {"endpoints": "model", "samples": 4, "renew_every": 5, "source": "uniform", "steps": 4},
+        {"rates": "energy"},
+        {"rates": "diffuse", "loss": "kl"},
         {"objective": "literal", "samples": 4, "backup": "boltzmann", "critics": 2, "pessimism": "min"},
     ],
     ids=lambda c: "-".join(map(str, c.values())),
@@ -175,7 +179,8 @@ def test_two_objectives_and_a_preference(name):
     ("changes", "says"),
     [
         ({"rates": "sofplus"}, "did you mean 'softplus'"),
-        ({"rates": "softplus"}, "cross_entropy needs posterior"),
+        ({"rates": "softplus"}, "cross_entropy needs posterior or energy"),
+        ({"rates": "diffuse"}, "cross_entropy needs posterior or energy"),
         ({"act_start": "behaviour"}, "need behaviour="),
         ({"steps": 0}, "at least 1"),
         ({"alpha": 0.0}, "alpha"),

@@ -11,7 +11,7 @@ from qdfm.algorithms.flowpolicy import FlowPolicy
 from qdfm.data.actions import Discrete, MultiDiscrete
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
-from qdfm.nets import FlowNet
+from qdfm.nets import RateNet
 
 ONE, TWO, UNEQUAL = Discrete(5), MultiDiscrete((3, 3)), MultiDiscrete((2, 4))
 DRAWS = 20_000
@@ -22,7 +22,7 @@ def policy(actions: Any, rates: str, source: str, steps: int, alpha: float = 1.0
     return FlowPolicy(Spec((3,), actions), rates, source, steps, alpha)
 
 
-def network(p: FlowPolicy, seed: int = 0) -> FlowNet:
+def network(p: FlowPolicy, seed: int = 0) -> RateNet:
     """A network whose laws are far from uniform."""
     net = p.network((16, 16), False, jax.random.key(seed))
     keys = iter(jax.random.split(jax.random.key(seed + 1), 100))
@@ -45,6 +45,10 @@ POLICIES = {
     "posterior, 5 steps": (policy(ONE, "posterior", "uniform", 5), True),
     "posterior, 5 steps, α = 5": (policy(ONE, "posterior", "uniform", 5, 5.0), False),
     "softplus, 20 steps": (policy(ONE, "softplus", "uniform", 20), True),
+    "energy, direct": (policy(ONE, "energy", "uniform", 1), True),
+    "energy, unequal tokens": (policy(UNEQUAL, "energy", "uniform", 2), False),
+    "diffuse, 5 steps": (policy(ONE, "diffuse", "uniform", 5), True),
+    "diffuse, mask, unequal tokens": (policy(UNEQUAL, "diffuse", "mask", 2), False),
     "mask, two tokens": (policy(TWO, "posterior", "mask", 2), False),
     "mask, unequal tokens": (policy(UNEQUAL, "posterior", "mask", 5), False),
     "uniform, unequal tokens": (policy(UNEQUAL, "softplus", "uniform", 5, 2.0), False),
@@ -59,7 +63,7 @@ def joint_legal(legal: np.ndarray) -> np.ndarray:
     return out
 
 
-def counts(p: FlowPolicy, net: FlowNet, x: jax.Array, legal: jax.Array, seed: int) -> np.ndarray:
+def counts(p: FlowPolicy, net: RateNet, x: jax.Array, legal: jax.Array, seed: int) -> np.ndarray:
     """How often each joint action `[B, K, ..., K]` is drawn."""
     u = jax.random.uniform(jax.random.key(seed), (STATES, DRAWS, p.noise))
     drawn = np.asarray(jax.jit(p.sample)(net, x, legal, u))
@@ -82,7 +86,7 @@ def test_draws_follow_the_exact_law(rejected):
         np.testing.assert_allclose(law.reshape(STATES, -1).sum(-1), 1, atol=1e-5)
         assert np.all(law[~allowed] == 0)
         assert np.all(drawn[~allowed] == 0)
-        assert law[allowed].max() > 1.5 / allowed[0].sum()  # a law worth testing: not uniform
+        assert law[allowed].max() > 1.4 / allowed[0].sum()  # a law worth testing: not uniform
         cases |= {f"{name}, state {b}": (drawn[b], law[b]) for b in range(STATES)}
     assert np.abs(law[0] - law[1]).sum() > 0.05
     assert not rejected(cases)
@@ -90,12 +94,12 @@ def test_draws_follow_the_exact_law(rejected):
 
 def test_which_policies_are_direct():
     direct = [name for name, (p, _) in POLICIES.items() if p.direct]
-    assert direct == ["direct", "direct, illegal choices", "direct from the mask"]
+    assert direct == ["direct", "direct, illegal choices", "direct from the mask", "energy, direct"]
     assert POLICIES["direct"][0].noise == 1
     assert POLICIES["mask, unequal tokens"][0].noise == 12
 
 
-@pytest.mark.parametrize("name", ["direct", "direct, illegal choices"])
+@pytest.mark.parametrize("name", ["direct", "direct, illegal choices", "energy, direct"])
 def test_a_direct_law_is_that_of_the_chain_from_any_start(name):
     p, masked = POLICIES[name]
     net, (x, legal) = network(p), inputs(p, masked)
@@ -154,8 +158,9 @@ def test_greedy_is_the_most_likely_of_one_token(name):
     assert np.array_equal(greedy[:, 0], law.argmax(-1))
 
 
-def test_greedy_unmasks_the_surest_token_first():
-    p = policy(UNEQUAL, "posterior", "mask", 2)
+@pytest.mark.parametrize("rates", ["posterior", "energy"])
+def test_greedy_unmasks_the_surest_token_first(rates):
+    p = policy(UNEQUAL, rates, "mask", 2)
     net, (x, legal) = network(p, 5), inputs(p)
     greedy = np.asarray(p.greedy(net, x, legal))
     for b in range(STATES):

@@ -102,6 +102,19 @@ def test_a_trained_flow_has_the_boltzmann_law(changes):
     assert variation(found, law) < 0.02
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"rates": "energy"}, {"rates": "diffuse", "loss": "l2", "steps": 3, "behaviour": "network"}],
+    ids=["energy, one step", "diffuse, 3 steps"],
+)
+def test_the_alternative_rates_reach_it_too(changes):
+    """Smaller and shorter than the above, so less exact."""
+    mu, q, law = table()
+    small = dataclasses.replace(BASE, hidden=(32, 32), batch_size=64, clone_steps=3_000, improve_steps=3_000)
+    found = trained_law(dataclasses.replace(small, **changes), mu, q)
+    assert variation(found, law) < 0.04
+
+
 def self_normalised(mu: np.ndarray, q: np.ndarray, m: int, sets: int) -> np.ndarray:
     """The expected law of M self-normalised draws, by plain Monte Carlo: what drawn endpoints tend to."""
     rng = np.random.default_rng(1)

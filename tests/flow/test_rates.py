@@ -24,7 +24,7 @@ def reference(name: str, masked: bool, current: np.ndarray) -> np.ndarray:
             continue
         g = SCORES[b, d]
         out[b, d, a] = np.log1p(np.exp(g[a]))
-        if name == "posterior":
+        if name in ("posterior", "energy"):
             out[b, d, a] = np.exp(g[a]) / np.exp(g[LEGAL[d]]).sum() / (1 - TIMES[b])
     return out
 
@@ -50,11 +50,32 @@ def test_posterior_rates_never_need_the_clamp(x64):
             np.testing.assert_allclose(jump_law(rates, 1 / steps), rates / steps, rtol=1e-12)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", PARAMETERISATIONS)
+def test_every_parameterisation_gives_a_generator(x64, name, masked):
+    """Columns of a whole generator: with minus their sum on the diagonal, nothing else is negative."""
+    states, k = 4 + masked, 4
+    current = np.stack([np.arange(states)] * 2, -1)
+    scores = jnp.asarray(np.random.default_rng(4).normal(0, 2, (states, 2, k)))
+    args = jnp.asarray(current), jnp.full(states, 0.3), jnp.asarray(LEGAL)
+    rates = np.asarray(off_diagonal(name, scores, *args, masked))  # [x, D, y]
+    assert rates.min() >= 0
+    assert np.all(rates[:, 1, ~LEGAL[1]] == 0)
+    for d in range(2):
+        u = np.zeros((states, states))
+        u[:k] = rates[:, d].T
+        assert np.all(np.diag(u) == 0)
+        u -= np.diag(u.sum(0))
+        np.testing.assert_allclose(u.sum(0), 0, atol=1e-12)
+        assert np.array_equal(np.diag(u) < 0, np.arange(states) == 4 if masked else np.ones(4, bool))
+
+
 @pytest.mark.parametrize("choices", [2, 7, 256, 1024])
-def test_a_fresh_softplus_network_leaves_at_rate_one(choices):
-    bias = PARAMETERISATIONS["softplus"].bias(choices)
-    assert (choices - 1) * np.log1p(np.exp(bias)) == pytest.approx(1, rel=1e-12)
-    assert PARAMETERISATIONS["posterior"].bias(choices) == 0
+def test_fresh_softplus_rates_leave_at_rate_one(choices):
+    for name in ("softplus", "diffuse"):
+        bias = PARAMETERISATIONS[name].bias(choices)
+        assert (choices - 1) * np.log1p(np.exp(bias)) == pytest.approx(1, rel=1e-12)
+    assert PARAMETERISATIONS["posterior"].bias(choices) == PARAMETERISATIONS["energy"].bias(choices) == 0
 
 
 def test_a_single_choice_has_a_finite_bias():

@@ -15,7 +15,7 @@ from qdfm.flow import samplers
 from qdfm.flow.losses import Scores
 from qdfm.flow.path import draw_source
 from qdfm.flow.rates import PARAMETERISATIONS, log_posterior, off_diagonal
-from qdfm.nets import FlowNet
+from qdfm.nets import RATE_NETWORKS, RateNet
 
 KERNEL_ENTRIES = 2**24  # of the joint chain's step kernels that are held at a time
 
@@ -41,21 +41,26 @@ class FlowPolicy:
         return self.spec.num_choices + int(self.masked)
 
     @property
+    def posterior(self) -> bool:
+        """Whether the scores predict the endpoint."""
+        return PARAMETERISATIONS[self.rates].posterior
+
+    @property
     def direct(self) -> bool:
-        """Whether one evaluation at t = 0 is the whole law: posterior rates, one token, one step."""
-        return self.rates == "posterior" and self.spec.tokens == 1 and self.steps == 1 and self.alpha == 1
+        """Whether one evaluation at t = 0 is the whole law: posterior or energy rates, one token, one step."""
+        return self.posterior and self.spec.tokens == 1 and self.steps == 1 and self.alpha == 1
 
     @property
     def noise(self) -> int:
         """Uniforms that one draw takes: the start's, then each step's."""
         return 1 if self.direct else (self.steps + 1) * self.spec.tokens
 
-    def network(self, hidden: tuple[int, ...], norm: bool, key: jax.Array) -> FlowNet:
+    def network(self, hidden: tuple[int, ...], norm: bool, key: jax.Array) -> RateNet:
         """A fresh network."""
         bias = PARAMETERISATIONS[self.rates].bias(self.spec.num_choices)
-        return FlowNet(self.spec, hidden, key, self.masked, self.rates == "posterior", norm, bias)
+        return RATE_NETWORKS[self.rates](self.spec, hidden, key, self.masked, self.posterior, norm, bias)
 
-    def scores(self, net: FlowNet, x: jax.Array) -> Scores:
+    def scores(self, net: RateNet, x: jax.Array) -> Scores:
         """The network at fixed contexts, for states `[B, ..., D]` and times `[B, ...]`."""
         embedded = net.embed(x)
 
@@ -80,7 +85,7 @@ class FlowPolicy:
         each = legal / jnp.sum(legal, -1, keepdims=True)  # [B, D, K]
         return jnp.prod(each[:, np.arange(self.spec.tokens), every], -1)
 
-    def rate_function(self, net: FlowNet, x: jax.Array, legal: jax.Array, cut: float = 0.0) -> samplers.Rates:
+    def rate_function(self, net: RateNet, x: jax.Array, legal: jax.Array, cut: float = 0.0) -> samplers.Rates:
         """Off-diagonal rates at states `[B, ..., D]`; `cut` drops choices below that share of the largest rate."""
         scores = self.scores(net, x)
 
@@ -95,13 +100,13 @@ class FlowPolicy:
 
         return rates
 
-    def first_law(self, net: FlowNet, x: jax.Array, legal: jax.Array) -> jax.Array:
-        """log p(A1) `[B, D, K]` of each token as posterior rates give it at t = 0: one evaluation per row."""
+    def first_law(self, net: RateNet, x: jax.Array, legal: jax.Array) -> jax.Array:
+        """log p(A1) `[B, D, K]` of each token as posterior or energy rates give it at t = 0: one evaluation per row."""
         start = jnp.full((len(x), self.spec.tokens), self.spec.num_choices if self.masked else 0, jnp.int32)
         return log_posterior(self.scores(net, x)(start, jnp.zeros(len(x), x.dtype)), legal)
 
     def sample(
-        self, net: FlowNet, x: jax.Array, legal: jax.Array, uniforms: jax.Array, a0: jax.Array | None = None,
+        self, net: RateNet, x: jax.Array, legal: jax.Array, uniforms: jax.Array, a0: jax.Array | None = None,
         cut: float = 0.0,
     ) -> jax.Array:  # fmt: skip
         """Endpoints `[B, ..., D]` by uniforms `[B, ..., noise]`, from the source or from given starts."""
@@ -116,7 +121,7 @@ class FlowPolicy:
         rates = self.rate_function(net, x, legal, cut)
         return samplers.euler(rates, a0, jnp.moveaxis(u[..., 1:, :], -2, 0), self.alpha, self.masked)
 
-    def law(self, net: FlowNet, x: jax.Array, legal: jax.Array, p0: jax.Array | None = None) -> jax.Array:
+    def law(self, net: RateNet, x: jax.Array, legal: jax.Array, p0: jax.Array | None = None) -> jax.Array:
         """Exact probabilities `[B, K]`, or `[B, K, ..., K]` for several tokens where the joint is small."""
         if self.direct and p0 is None:
             return jnp.where(legal[:, 0], jnp.exp(self.first_law(net, x, legal)[:, 0]), 0)
@@ -138,12 +143,12 @@ class FlowPolicy:
         inputs = (x, legal, self.start_law(legal) if p0 is None else p0)
         return jax.lax.map(lambda row: one(*row), inputs, batch_size=rows)
 
-    def greedy(self, net: FlowNet, x: jax.Array, legal: jax.Array, p0: jax.Array | None = None) -> jax.Array:
+    def greedy(self, net: RateNet, x: jax.Array, legal: jax.Array, p0: jax.Array | None = None) -> jax.Array:
         """The most likely action `[B, D]`; for several tokens, unmask the surest token first, one at a time."""
         if self.spec.tokens == 1:
             return jnp.argmax(self.law(net, x, legal, p0), -1)[:, None].astype(jnp.int32)
-        if not (self.masked and self.rates == "posterior"):
-            raise QDFMError("Greedy actions of several tokens need posterior rates and the mask source.")
+        if not (self.masked and self.posterior):
+            raise QDFMError("Greedy actions of several tokens need posterior or energy rates and the mask source.")
         scores, k, tokens = self.scores(net, x), self.spec.num_choices, self.spec.tokens
 
         def unmask(n: jax.Array, current: jax.Array) -> jax.Array:

@@ -39,7 +39,7 @@ from qdfm.flow import losses
 from qdfm.flow.path import draw_times, one_hot
 from qdfm.flow.rates import PARAMETERISATIONS
 from qdfm.flow.samplers import inverse_cdf
-from qdfm.nets import FlowNet, context
+from qdfm.nets import RateNet, context
 
 ENUMERATED_MAX = 1024  # choices of one token up to which endpoints are enumerated by default
 CACHE_ROWS = 4096  # rows whose support is drawn at a time
@@ -54,9 +54,9 @@ class QDFM(GuidedConfig):
     improve_steps: int = 20_000
     """Gradient steps of phase 3."""
     rates: str = "posterior"
-    """posterior or softplus (paper)."""
+    """posterior, softplus (paper), energy or diffuse."""
     loss: str = "cross_entropy"
-    """cross_entropy (posterior rates only), l2 (paper) or kl."""
+    """cross_entropy (posterior and energy rates only), l2 (paper) or kl."""
     diagonal: bool = True
     """Whether the squared loss counts the diagonal rate."""
     time_weight: str = "none"
@@ -128,7 +128,10 @@ class QDFM(GuidedConfig):
         ):
             check_choice(config, field, known)
         for wrong, sentence in (
-            (config.loss == "cross_entropy" and config.rates != "posterior", "cross_entropy needs posterior rates"),
+            (
+                config.loss == "cross_entropy" and not PARAMETERISATIONS[config.rates].posterior,
+                "cross_entropy needs posterior or energy rates",
+            ),
             (config.endpoints == "enumerated" and not single, "enumerated endpoints need a single token"),
             (config.backup_samples == 0 and not single, "an exact backup needs a single token; set backup_samples"),
             (config.behaviour == "network" and not single, "a behaviour network needs a single token"),
@@ -160,7 +163,7 @@ class State(eqx.Module):
     flow: Learner
     behaviour: Any
     critic: CriticState
-    proposal: FlowNet  # where model endpoints come from
+    proposal: RateNet  # where model endpoints come from
     step: jax.Array  # of phase 3
 
 
@@ -261,7 +264,7 @@ class _Build:
             return log_softmax_of(self.spec, state.behaviour.average, observation, preference, mask)
         legal = legal_choices(self.spec, mask, len(observation))
         x = context(self.spec, observation, preference)
-        if self.config.rates == "posterior":  # one evaluation instead of K · N
+        if self.policy.posterior:  # one evaluation instead of K · N
             return jnp.where(legal, self.policy.first_law(state.behaviour, x, legal), -jnp.inf)
         return jnp.log(self.policy.law(state.behaviour, x, legal))[:, None]
 
@@ -294,7 +297,7 @@ class _Build:
         return drawn_support(self.draw(state.behaviour, state, x, batch, preference, key))
 
     def draw(
-        self, net: FlowNet, state: State, x: jax.Array, batch: Dataset, preference: jax.Array, key: jax.Array
+        self, net: RateNet, state: State, x: jax.Array, batch: Dataset, preference: jax.Array, key: jax.Array
     ) -> jax.Array:
         """M endpoints per row `[B, M, D]` by simulating a flow network."""
         legal = legal_choices(self.spec, batch.mask, len(batch))
@@ -342,7 +345,7 @@ class _Build:
         config = self.config
         x = context(self.spec, batch.observation, preference)
 
-        def loss(net: FlowNet) -> jax.Array:
+        def loss(net: RateNet) -> jax.Array:
             return jnp.mean(self.objective(self.policy.scores(net, x), a0, endpoints, legal, key))
 
         value, gradient = jax.value_and_grad(loss)(state.flow.net)

@@ -1,12 +1,15 @@
 """Parameterisations: how a network's scores `[..., D, K]` become off-diagonal rates of a valid generator.
 
-| name        | rates                | from                                                              |
-|-------------|----------------------|-------------------------------------------------------------------|
-| `softplus`  | softplus(g)          | the paper                                                         |
-| `posterior` | softmax(g) / (1 − t) | predicts p(A1 | A_t); hλ ≤ 1 at α = 1 without any clamp           |
+| name        | rates                 | from                                                               |
+|-------------|-----------------------|--------------------------------------------------------------------|
+| `softplus`  | softplus(g)           | the paper                                                          |
+| `posterior` | softmax(g) / (1 − t)  | predicts p(A1 | A_t); hλ ≤ 1 at α = 1 without any clamp            |
+| `energy`    | softmax(−E) / (1 − t) | the same law from energies, each candidate evaluated on its own    |
+| `diffuse`   | softplus(g_x)         | row x = A_t of a K×K generator from a network that does not see A_t |
 
-Each entry of `PARAMETERISATIONS` is one pair of functions; a new one (an energy, a pairwise generator) is one more
-entry. All rates vanish at the current choice, at illegal choices, and for tokens that have already arrived.
+An entry of `PARAMETERISATIONS` says how scores become rates; which network gives the scores (for `energy` they are
+−E, for `diffuse` one row) is `nets.RATE_NETWORKS`. A new parameterisation is an entry in each. All rates vanish at the
+current choice, at illegal choices, and for tokens that have already arrived.
 """
 
 from collections.abc import Callable
@@ -40,15 +43,22 @@ def _leaving_rate_one(choices: int) -> float:
 
 
 class Parameterisation(NamedTuple):
-    """`rates(scores, t, legal)`, and the bias at which a fresh network's output layer starts."""
+    """`rates(scores, t, legal)`, and the bias at which a fresh network's output layer starts.
+
+    Where `posterior`, the softmax of the scores is p(A1 | A_t): it can be trained by cross-entropy, and at t = 0 it is
+    the law of the endpoint.
+    """
 
     rates: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
     bias: Callable[[int], float]
+    posterior: bool
 
 
 PARAMETERISATIONS = {
-    "softplus": Parameterisation(_softplus_rates, _leaving_rate_one),
-    "posterior": Parameterisation(_posterior_rates, lambda choices: 0.0),
+    "softplus": Parameterisation(_softplus_rates, _leaving_rate_one, posterior=False),
+    "posterior": Parameterisation(_posterior_rates, lambda choices: 0.0, posterior=True),
+    "energy": Parameterisation(_posterior_rates, lambda choices: 0.0, posterior=True),
+    "diffuse": Parameterisation(_softplus_rates, _leaving_rate_one, posterior=False),
 }
 
 

@@ -1,0 +1,91 @@
+"""The networks of the energy and pairwise rates, by hand."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from qdfm.algorithms.flowpolicy import FlowPolicy
+from qdfm.data.actions import Discrete, MultiDiscrete
+from qdfm.data.spec import Spec
+from qdfm.flow.rates import PARAMETERISATIONS, off_diagonal
+from qdfm.nets import RATE_NETWORKS, EnergyNet, FlowNet, PairNet, time_embedding
+
+SPEC = Spec((2,), MultiDiscrete((3, 3)))
+
+
+def made(rates: str, source: str = "uniform", norm: bool = False) -> FlowNet | EnergyNet | PairNet:
+    """A network for two tokens, its output layer as large as the others."""
+    net = FlowPolicy(SPEC, rates, source, 4, 1.0).network((8, 8), norm, jax.random.key(0))
+    keys = iter(jax.random.split(jax.random.key(1), 20))
+    return jax.tree.map(lambda leaf: leaf + 0.5 * jax.random.normal(next(keys), leaf.shape), net)
+
+
+def test_every_parameterisation_has_a_network():
+    assert RATE_NETWORKS.keys() == PARAMETERISATIONS.keys()
+
+
+def layer(x: np.ndarray, linear: object) -> np.ndarray:
+    return np.maximum(x, 0) @ np.asarray(linear.weight) + np.asarray(linear.bias)
+
+
+@pytest.mark.parametrize(("source", "t"), [("uniform", 0.5), ("uniform", 0.0), ("mask", 0.5)])
+def test_an_energy_is_evaluated_at_each_candidate(source, t):
+    """Each candidate on its own, as one input among others, against all of them at once."""
+    net = made("energy", source)
+    x, current = np.array([0.3, -1.2]), [1, 2]
+    gate = 1.0 if source == "mask" else t / (t + (1 - t) / 3)
+    time = np.asarray(time_embedding(jnp.float32(t)))
+    scores = net.scores(net.embed(jnp.asarray(x)), jnp.asarray(current), jnp.float32(t))
+    assert scores.shape == (2, 3)
+    for d, k in np.ndindex(2, 3):
+        first = x @ np.asarray(net.net.first.weight) + np.asarray(net.net.first.bias)
+        first = first + gate * sum(np.asarray(net.net.table)[i, a] for i, a in enumerate(current))
+        first = first + time @ np.asarray(net.net.extra) + np.asarray(net.candidates)[d, k]
+        energy = layer(layer(first, net.net.trunk.layers[0]), net.net.trunk.head)
+        assert scores[d, k] == pytest.approx(-energy[0], abs=1e-5)
+
+
+def test_boltzmann_rates_of_energies_by_hand():
+    """Energies 0, log 2 and log 4 weigh 4 : 2 : 1, and 4 : 2 without the last; at t = 1/2 rates are doubled."""
+    scores = -jnp.log(jnp.asarray([[[1.0, 2.0, 4.0]]] * 2))
+    legal = jnp.asarray([[[True, True, True]], [[True, True, False]]])
+    rates = off_diagonal("energy", scores, jnp.zeros((2, 1), int), jnp.full(2, 0.5), legal)
+    np.testing.assert_allclose(rates[:, 0], [[0, 4 / 7, 2 / 7], [0, 2 / 3, 0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("source", ["uniform", "mask"])
+@pytest.mark.parametrize("norm", [False, True])
+def test_the_row_of_the_current_action_is_what_leaves_it(source, norm):
+    net = made("diffuse", source, norm)
+    x, states = jnp.asarray([[0.3, -1.2], [1.0, 0.5]]), 3 + (source == "mask")
+    t = jnp.asarray([0.2, 0.7])
+    whole = net.pairs(net.embed(x), t)
+    assert whole.shape == (2, 2, states, 3)
+    for current in np.ndindex(states, states):
+        row = net.scores(net.embed(x), jnp.tile(jnp.asarray(current), (2, 1)), t)
+        due = np.stack([whole[:, d, a] for d, a in enumerate(current)], 1)
+        np.testing.assert_allclose(row, due, atol=1e-5)
+    assert np.ptp(whole, axis=2).min() > 1e-4  # no two rows are the same
+
+
+def test_a_pairwise_generator_by_hand():
+    """With no weights but a bias, rates are softplus(bias) of the row of the state, but for the diagonal."""
+    net = FlowPolicy(Spec((2,), Discrete(3)), "diffuse", "uniform", 4, 1.0).network((4,), False, jax.random.key(0))
+    wanted = np.arange(1.0, 10.0).reshape(1, 3, 3)
+    parts = (0 * net.weight, jnp.log(jnp.expm1(jnp.asarray(wanted, jnp.float32))))
+    net = eqx.tree_at(lambda n: (n.weight, n.bias), net, parts)
+    current, t = jnp.asarray([[0], [1], [2]]), jnp.full(3, 0.9)
+    scores = net.scores(net.embed(jnp.ones((3, 2))), current, t)
+    legal = jnp.asarray([[[True, True, True]], [[True, True, False]], [[True, True, True]]])
+    rates = off_diagonal("diffuse", scores, current, t, legal)
+    np.testing.assert_allclose(rates[:, 0], [[0, 2, 3], [4, 0, 0], [7, 8, 0]], rtol=1e-5)
+
+
+def test_a_fresh_pairwise_generator_leaves_at_about_rate_one():
+    policy = FlowPolicy(Spec((2,), Discrete(50)), "diffuse", "uniform", 4, 1.0)
+    rates = policy.rate_function(
+        policy.network((32, 32), False, jax.random.key(0)), jnp.ones((1, 2)), jnp.ones((1, 1, 50), bool)
+    )
+    np.testing.assert_allclose(jnp.sum(rates(jnp.arange(50)[None, :, None], jnp.float32(0.3)), -1), 1, atol=0.1)
