@@ -26,6 +26,7 @@ EXPERIMENTS = {
     "sampler": Experiment(
         "qdfm.experiments.sampler",
         "CartPole and Acrobot, no learning: does the simulated chain have the law it should?",
+    ),
     "ratefields": Experiment(
         "qdfm.experiments.ratefields", "jump-to-endpoint rates, an energy, a pairwise generator: what does each cost?"
     ),
