@@ -23,4 +23,7 @@ EXPERIMENTS = {
     "multigoal": Experiment(
         "qdfm.experiments.multigoal", "several equally good goals: does a policy keep them all, and stay off the trap?"
     ),
+    "boltzmann": Experiment(
+        "qdfm.experiments.boltzmann", "how close does a trained policy come to μ·exp(βQ)/C, and what keeps it off?"
+    ),
 }
