@@ -1,4 +1,4 @@
-"""The tables of `boltzmann`, its headlines, and what is to be read in them."""
+"""The tables of `boltzmann` and its headlines."""
 
 from typing import Any
 
@@ -6,14 +6,6 @@ from qdfm.experiments.report import Headline, Table
 from qdfm.metrics import Summary, summarise
 
 Results = dict[str, dict[str, Any]]
-
-NOTES = (
-    "A table of 8 states and 6 actions, drawn anew for each seed: μ uniform on the simplex, Q standard normal; 24,000 "
-    "rows with the frequencies μ. TV is the total variation to the optimum μ·exp(βQ)/C, averaged over states, of the "
-    "policy's exact law; means ± sample standard deviations over seeds. Predicted: the expected law of self-normalised "
-    "draws of the true μ, by quadrature, applied once per renewal for model endpoints. "
-    "k̂ = Σ_s Cov_π(log π/μ, βQ) / Σ_s Var_π(βQ), a least-squares fit weighted by π."
-)
 
 
 def over_seeds(cell: dict[str, Any], metric: str, part: int = -1) -> Summary:
@@ -57,10 +49,10 @@ def _steps(cells: dict[str, Any]) -> Table:
 
 
 def _endpoints(cells: dict[str, Any]) -> Table:
-    columns = ("endpoints", "objective", "TV to optimum", "predicted", "TV to the predicted law", "seconds")
+    columns = ("endpoints", "objective", "TV to optimum", "predicted", "TV to the predicted law")
     out = Table("Endpoints and objective", columns)
     for label, cell in cells.items():
-        out.add(*label.split(), *_values(cell, "tv", "expected_tv", "tv_expected"), cell["seconds"])
+        out.add(*label.split(), *_values(cell, "tv", "expected_tv", "tv_expected"))
     return out
 
 
