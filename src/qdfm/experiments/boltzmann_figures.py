@@ -76,8 +76,9 @@ def _drift(axis: Any, cells: dict[str, Any]) -> None:
     for i, (kind, cell) in enumerate(cells.items()):
         k = range(1, len(cell["seeds"][0]))
         _line(axis, k, [cell] * len(k), "tv", f"{kind}: to the optimum", k, color=f"C{i}")
-        _line(axis, k, [cell] * len(k), "tv_power", f"{kind}: to μ·exp(kβQ)/C", k, color=f"C{i}", linestyle=":")
-    axis.set(xlabel="renewals k", ylabel="TV", title="drift of the law", ylim=(0, None))
+        if kind == "model":
+            _line(axis, k, [cell] * len(k), "tv_power", f"{kind}: to μ·exp(kβQ)/C", k, color=f"C{i}", linestyle=":")
+    axis.set(xlabel="renewals k", ylabel="TV", title="drift of the law", yscale="log")
 
 
 def _exponent(axis: Any, cells: dict[str, Any]) -> None:
