@@ -25,6 +25,13 @@ def test_a_single_seed_has_no_deviation():
     assert str(summary) == "2.35"
 
 
+def test_a_summary_is_written_with_as_many_digits_as_asked_for():
+    summary = summarise([0.00512, 0.00496])
+    assert f"{summary:.4f}" == "0.0050 ± 0.0001"
+    assert f"{summary}" == str(summary) == "0.01 ± 0.00"
+    assert format(summarise([0.00512]), ".4f") == "0.0051"
+
+
 def test_bootstrap_of_two_points_is_a_binomial():
     # The mean of two draws from {0, 1} is 0, ½, 1 with probability ¼, ½, ¼.
     assert bootstrap_interval([0.0, 1.0], level=0.95) == (0.0, 1.0)

@@ -16,7 +16,12 @@ class Summary:
     n: int
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f}" if self.n == 1 else f"{self.mean:.2f} ± {self.std:.2f}"
+        return format(self)
+
+    def __format__(self, form: str) -> str:
+        """Mean and deviation, each in the given form of a float (by default two decimals)."""
+        mean, std = (format(value, form or ".2f") for value in (self.mean, self.std))
+        return mean if self.n == 1 else f"{mean} ± {std}"
 
 
 def summarise(values: np.ndarray | list[float]) -> Summary:

@@ -30,4 +30,7 @@ EXPERIMENTS = {
     "ratefields": Experiment(
         "qdfm.experiments.ratefields", "jump-to-endpoint rates, an energy, a pairwise generator: what does each cost?"
     ),
+    "boltzmann": Experiment(
+        "qdfm.experiments.boltzmann", "how close does a trained policy come to μ·exp(βQ)/C, and what keeps it off?"
+    ),
 }

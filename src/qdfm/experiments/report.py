@@ -52,12 +52,14 @@ def made_here() -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """Of the checkout this file lies in; elsewhere what QDFM_COMMIT says."""
+    """What QDFM_COMMIT says, for copies of the code without its history; else of the checkout this file lies in."""
+    if "QDFM_COMMIT" in os.environ:
+        return os.environ["QDFM_COMMIT"]
     words = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         done = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("QDFM_COMMIT", "unknown")
+        return "unknown"
     return done.stdout.strip()
 
 
