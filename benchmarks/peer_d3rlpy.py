@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import time
+from functools import partial
 from typing import Any
 
 import d3rlpy
@@ -19,7 +20,8 @@ import torch
 
 CONFIGS = {
     "cql": d3rlpy.algos.DiscreteCQLConfig,
-    "bcq": d3rlpy.algos.DiscreteBCQConfig,
+    "bcq": partial(d3rlpy.algos.DiscreteBCQConfig, share_encoder=False),
+    "bcq-shared": d3rlpy.algos.DiscreteBCQConfig,
     "bc": d3rlpy.algos.DiscreteBCConfig,
 }
 EPOCH = 100  # shorter than the default of 10,000: the running means over an epoch cost next to nothing then

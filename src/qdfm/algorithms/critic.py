@@ -133,12 +133,16 @@ def regress(
     target = jax.lax.stop_gradient(target)
 
     def loss(net: Critic) -> tuple[jax.Array, jax.Array]:
-        q = net.values(x, batch.action[:, None])[:, :, 0, 0]  # [E, B, objectives]
+        if penalty is None:
+            q = net.values(x, batch.action[:, None])[:, :, 0, 0]  # [E, B, objectives]
+        else:  # one pass for both: two would be differentiated twice
+            every = net.values(x)
+            q = jnp.sum(jnp.take_along_axis(every, batch.action[None, :, :, None, None], 3), (2, 3))
         error = q - target
         if config.critic == "scalarised":
             error = jnp.einsum("ebr,br->eb", error, preference)[..., None]
         total = jnp.sum(jnp.mean(error**2, (1, 2)))
-        return total if penalty is None else total + penalty(net.values(x)), q
+        return total if penalty is None else total + penalty(every), q
 
     (value_loss, q), gradient = jax.value_and_grad(loss, has_aux=True)(critic.net)
     new, norm = learner.descend(critic, gradient, config.critic_learning_rate, 1 - config.target_rate)

@@ -40,7 +40,8 @@ def log_softmax_of(
 
 def log_likelihood(log_p: jax.Array, action: jax.Array) -> jax.Array:
     """log p `[B]` of joint actions `[B, D]` under independent laws `[B, D, K]`."""
-    return jnp.sum(jnp.take_along_axis(log_p, action[..., None], -1), (1, 2))
+    taken = jax.nn.one_hot(action, log_p.shape[-1], dtype=bool)  # its gradient is a product, a gather's a scatter
+    return jnp.sum(jnp.where(taken, log_p, 0), (1, 2))
 
 
 def imitate(
