@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from qdfm.metrics import bootstrap_interval, chi_square, chi_square_tail, holm, mode_coverage, summarise
+from qdfm.metrics import (
+    bootstrap_interval,
+    chi_square,
+    chi_square_tail,
+    holm,
+    interquartile_interval,
+    interquartile_mean,
+    mode_coverage,
+    summarise,
+)
 
 
 def test_summary_is_the_mean_and_the_sample_deviation():
@@ -46,6 +55,27 @@ def test_bootstrap_of_many_points_is_the_normal_interval():
     assert high == pytest.approx(x.mean() + half, abs=0.05 * half)
     assert (low, high) == bootstrap_interval(x, seed=0)
     assert (low, high) != bootstrap_interval(x, seed=1)
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (3, 1), (10, 6), (1, 1), (7, 3)])
+def test_interquartile_mean_is_the_trimmed_mean(shape):
+    scores = np.random.default_rng(0).normal(size=shape) ** 3
+    assert interquartile_mean(scores) == pytest.approx(stats.trim_mean(scores, 0.25, axis=None), rel=1e-12)
+
+
+def test_interquartile_interval_redraws_seeds_within_tasks():
+    # Every seed of a task is alike: nothing can change, though the tasks are far apart.
+    alike = np.tile([1.0, 5.0, 9.0], (4, 1))
+    assert interquartile_interval(alike) == (5.0, 5.0)
+    # One task, two seeds: the mean of two draws from {0, 1}, of which a quarter, half a value, is not cut.
+    assert interquartile_interval(np.array([[0.0], [1.0]])) == (0.0, 1.0)
+    x = np.random.default_rng(1).uniform(size=(200, 2))
+    low, high = interquartile_interval(x)
+    # The trimmed mean's own standard error: that of the winsorised sample over the share that is kept.
+    flat = np.clip(x, *np.quantile(x, [0.25, 0.75]))
+    half = 1.96 * flat.std() / (0.5 * math.sqrt(x.size))
+    assert high - low == pytest.approx(2 * half, rel=0.15)
+    assert low < interquartile_mean(x) < high
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Numbers over episodes and seeds: means with sample deviations, bootstrap intervals, coverage, goodness of fit."""
+"""Numbers over episodes, seeds and tasks: means with sample deviations, bootstrap intervals, interquartile means,
+coverage, goodness of fit."""
 
 import math
 from collections.abc import Sequence
@@ -37,6 +38,24 @@ def bootstrap_interval(
     x = np.asarray(values, np.float64)
     rows = np.random.default_rng(seed).integers(len(x), size=(resamples, len(x)))
     low, high = np.quantile(x[rows].mean(1), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
+def interquartile_mean(scores: np.ndarray) -> float:
+    """The mean of the middle half of all scores, a quarter cut off at either end (as rliable has it)."""
+    x = np.sort(np.asarray(scores, np.float64).ravel())
+    cut = len(x) // 4
+    return float(x[cut : len(x) - cut].mean())
+
+
+def interquartile_interval(
+    scores: np.ndarray, level: float = 0.95, resamples: int = 2_000, seed: int = 0
+) -> tuple[float, float]:
+    """The bootstrap interval of the interquartile mean of scores `[seeds, tasks]`, seeds redrawn within each task."""
+    x = np.asarray(scores, np.float64)
+    rows = np.random.default_rng(seed).integers(len(x), size=(resamples, *x.shape))
+    drawn = np.take_along_axis(np.broadcast_to(x, rows.shape), rows, 1)
+    low, high = np.quantile([interquartile_mean(d) for d in drawn], [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 

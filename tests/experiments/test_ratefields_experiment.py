@@ -80,10 +80,10 @@ def test_a_tiny_run_and_its_report(tmp_path, capsys):
 
 
 def test_headlines_without_our_rates_have_no_ratios():
-    row = {"method": "energy", "train": 2.0, "act": 1.0, "tv": [0.1, 0.3]}
+    row = {"method": "energy", "train": 2.0, "act": 1.0, "act_cpu": 3.0, "tv": [0.1, 0.3]}
     assert [(h.what, h.ours) for h in headlines([row])] == [("TV to the optimum, energy", pytest.approx(0.2))]
-    ours = {"method": "posterior", "train": 1.0, "act": 4.0, "tv": [0.1]}
-    assert [h.ours for h in headlines([row, ours])][:2] == [2.0, 0.25]
+    ours = {"method": "posterior", "train": 1.0, "act": 4.0, "act_cpu": 2.0, "tv": [0.1]}
+    assert [h.ours for h in headlines([row, ours])][:3] == [2.0, 0.25, 1.5]
 
 
 def test_an_unknown_method_is_refused(tmp_path):

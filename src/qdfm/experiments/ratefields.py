@@ -100,13 +100,12 @@ def report(settings: Settings, chosen: tuple[str, ...], scale: Scale) -> None:
         key = {**common, "method": dataclasses.asdict(METHODS[name]), "seeds": seeds}
         trained[name] = cells.get(key, partial(fit, name, scale, seeds, settings.progress))
     fields = sorted({METHODS[name].rates for name in chosen})  # those of diffuse-row act as diffuse does
-    acting = cells.get({**common, "act": fields}, lambda: {"milliseconds": act_times(fields, scale)})
+    acting = cells.get({**common, "act": fields}, lambda: act_times(fields, scale))
     from qdfm.experiments import ratefields_report
 
-    rows = [_row(name, trained[name], acting["milliseconds"]) for name in chosen]
+    rows = [_row(name, trained[name], acting, METHODS[name].rates) for name in chosen]
     if OURS in trained:
-        once = {"method": ONE_STEP, "act": acting["milliseconds"][ONE_STEP], "tv": trained[OURS]["tv_one"]}
-        rows.append(_row(OURS, trained[OURS], acting["milliseconds"]) | once)
+        rows.append(_row(ONE_STEP, trained[OURS], acting, ONE_STEP) | {"tv": trained[OURS]["tv_one"]})
     options = " --quick" * settings.quick + f" --only {' '.join(settings.only)}" * bool(settings.only)
     made = provenance(
         f"qdfm reproduce ratefields{options} --seeds {len(seeds)}",
@@ -119,11 +118,14 @@ def report(settings: Settings, chosen: tuple[str, ...], scale: Scale) -> None:
     ratefields_report.write(settings.out, title, made, results, rows)
 
 
-def _row(name: str, cell: dict[str, Any], milliseconds: dict[str, float]) -> dict[str, Any]:
-    seconds = float(np.median(cell["seconds"]))
-    return {"method": name, "train": seconds, "act": milliseconds[METHODS[name].rates]} | {
-        what: cell[what] for what in ("tv", "parameters", "compile_seconds", "steps_per_second")
+def _row(name: str, cell: dict[str, Any], acting: dict[str, Any], acts_as: str) -> dict[str, Any]:
+    times = {
+        "train": float(np.median(cell["seconds"])),
+        "act": acting["device"][acts_as],
+        "act_cpu": acting["cpu"][acts_as],
     }
+    kept = {what: cell[what] for what in ("tv", "parameters", "compile_seconds", "steps_per_second")}
+    return {"method": name} | times | kept
 
 
 # The task
@@ -242,8 +244,17 @@ def _law(policy: FlowPolicy, net: RateNet) -> np.ndarray:
 # Acting
 
 
-def act_times(fields: list[str], scale: Scale) -> dict[str, float]:
-    """Milliseconds of one action by each rate field, called in turn so that all meet the same machine."""
+def act_times(fields: list[str], scale: Scale) -> dict[str, dict[str, float]]:
+    """Milliseconds of one action by each rate field, on the device that trains and on the host's CPU."""
+    here = _act_times(fields, scale)
+    if jax.default_backend() == "cpu":
+        return {"device": here, "cpu": here}
+    with jax.default_device(jax.devices("cpu")[0]):
+        return {"device": here, "cpu": _act_times(fields, scale)}
+
+
+def _act_times(fields: list[str], scale: Scale) -> dict[str, float]:
+    """The fields are called in turn, so that all meet the same machine."""
     loss = {method.rates: method.loss for method in METHODS.values()}
     configs = {name: QDFM(rates=name, loss=loss[name], steps=scale.euler, hidden=scale.hidden) for name in fields}
     if OURS in fields:
