@@ -10,7 +10,7 @@ demo: .venv/installed
 	$(BIN)/qdfm reproduce multigoal --quick --out runs/demo
 
 test: .venv/installed-all lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: .venv/installed-all
 	$(BIN)/ruff check .
@@ -19,6 +19,7 @@ lint: .venv/installed-all
 
 bench: .venv/installed-all
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/peers.py
 
 .venv/installed: pyproject.toml
 	$(PYTHON) -m venv .venv

@@ -1,6 +1,10 @@
-"""The contract that every registered algorithm passes: fit, act, save, load, mask, determinism, vmap = loop."""
+"""The contract that every registered algorithm passes: fit, act, save, load, mask, determinism, vmap = loop.
+
+Tests of one algorithm stay on one worker, where what is compiled and fitted is used again.
+"""
 
 import dataclasses
+from functools import cache
 
 import jax
 import numpy as np
@@ -35,21 +39,30 @@ def random_data(kind: str) -> qdfm.Dataset:
     )  # fmt: skip
 
 
-def tiny(name: str, steps: int = 20) -> qdfm.algorithms.Config:
+def tiny(name: str, steps: int = 100) -> qdfm.algorithms.Config:
     config = ALGORITHMS[name](**TINY)
     counts = {f.name: steps for f in dataclasses.fields(config) if f.name.endswith("_steps")}
     return dataclasses.replace(config, **counts)
 
 
-CASES = [(name, kind) for name in ALGORITHMS for kind in ("single", "masked", "parts")]
+@cache
+def fitted(name: str, kind: str, seed: int) -> qdfm.Agent:
+    return tiny(name).fit(random_data(kind), seed=seed, progress=False)
+
+
+NAMES = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ALGORITHMS]
+CASES = [
+    pytest.param(name, kind, marks=pytest.mark.xdist_group(name))
+    for name in ALGORITHMS
+    for kind in ("single", "masked", "parts")
+]
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_fit_act_save_load(name, kind, tmp_path):
     data = random_data(kind)
-    agent = tiny(name).fit(data, seed=1, progress=False)
+    agent, other = fitted(name, kind, 1), fitted(name, kind, 2)
     again = tiny(name).fit(data, seed=1, progress=False)
-    other = tiny(name).fit(data, seed=2, progress=False)
     obs = np.asarray(data.observation[:50])
     mask = None if data.mask is None else np.asarray(data.mask[:50])
     p = agent.action_probabilities(obs, mask=mask)
@@ -75,8 +88,7 @@ def test_fit_act_save_load(name, kind, tmp_path):
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_draws_follow_the_probabilities(name, kind):
-    data = random_data(kind)
-    agent = tiny(name).fit(data, seed=1, progress=False)
+    data, agent = random_data(kind), fitted(name, kind, 1)
     obs = np.asarray(data.observation[0])
     mask = None if data.mask is None else np.asarray(data.mask[0])
     p = agent.action_probabilities(obs, mask=mask).reshape(-1).astype(np.float64)
@@ -96,21 +108,18 @@ def test_draws_follow_the_probabilities(name, kind):
     assert stats.chisquare(observed[keep], expected).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_greedy_takes_the_most_likely_action(name):
-    data = random_data("single")
-    agent = tiny(name).fit(data, progress=False)
-    obs = np.asarray(data.observation[:50])
+    agent = fitted(name, "single", 1)
+    obs = np.asarray(random_data("single").observation[:50])
     np.testing.assert_array_equal(agent.act(obs, greedy=True), agent.action_probabilities(obs).argmax(1))
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_seeds_side_by_side_are_the_seeds_alone(name):
-    data = random_data("single")
-    config = tiny(name, steps=100)
-    together = train(config, data, seeds=(0, 1, 2), progress=False)
-    for seed, agent in enumerate(together):
-        alone = train(config, data, seeds=(seed,), progress=False)[0]
+    together = train(tiny(name), random_data("single"), seeds=(1, 2), progress=False)
+    for seed, agent in zip((1, 2), together, strict=True):
+        alone = fitted(name, "single", seed)
         for a, b in zip(jax.tree.leaves(agent.policy), jax.tree.leaves(alone.policy), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-5)
 
@@ -133,7 +142,7 @@ def test_seeds_side_by_side_are_the_seeds_alone(name):
 )
 def test_every_switch_of_qdfm_trains_on_one_token(changes):
     data = random_data("masked")
-    agent = dataclasses.replace(tiny("qdfm"), **changes).fit(data, progress=False)
+    agent = dataclasses.replace(tiny("qdfm", steps=20), **changes).fit(data, progress=False)
     mask = np.asarray(data.mask[:20])
     p = agent.action_probabilities(np.asarray(data.observation[:20]), mask=mask)
     np.testing.assert_allclose(p.sum(1), 1, atol=1e-5)
@@ -153,13 +162,13 @@ def test_every_switch_of_qdfm_trains_on_one_token(changes):
 )
 def test_every_switch_of_qdfm_trains_on_two_tokens(changes):
     data = random_data("parts")
-    agent = dataclasses.replace(tiny("qdfm"), **changes).fit(data, progress=False)
+    agent = dataclasses.replace(tiny("qdfm", steps=20), **changes).fit(data, progress=False)
     p = agent.action_probabilities(np.asarray(data.observation[:20]))
     assert p.shape == (20, 3, 2)
     np.testing.assert_allclose(p.sum((1, 2)), 1, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", NAMES)
 def test_two_objectives_and_a_preference(name):
     rng = np.random.default_rng(0)
     n = 100
@@ -173,6 +182,24 @@ def test_two_objectives_and_a_preference(name):
     assert not np.allclose(left, right)
     with pytest.raises(qdfm.QDFMError, match="2 objectives"):
         agent.act(obs)
+
+
+def test_a_fixed_preference(tmp_path):
+    """Two arms, each good for one objective: an agent trained for one preference needs to be told none."""
+    n = 64
+    obs, arm = np.zeros((n, 2)), np.arange(n) % 2
+    data = qdfm.Dataset.from_arrays(obs, arm, np.eye(2)[arm], obs, np.ones(n), num_actions=2)
+    for preference, best in (((0.8, 0.2), 0), ((0.2, 0.8), 1)):
+        config = dataclasses.replace(tiny("cql", steps=500), preference=preference, critic_learning_rate=3e-3)
+        agent = config.fit(data, progress=False)
+        agent.save(tmp_path / "agent.safetensors")
+        for held in (agent, qdfm.load(tmp_path / "agent.safetensors")):
+            assert held.act(obs[0], greedy=True) == best
+            assert held.act(obs[0], preference=preference, greedy=True) == best
+            with pytest.raises(qdfm.QDFMError, match="only; leave preference out"):
+                held.act(obs[0], preference=[0.5, 0.5])
+    with pytest.raises(qdfm.QDFMError, match="does not sum to 1"):
+        dataclasses.replace(tiny("cql"), preference=(1.0, 1.0)).fit(data, progress=False)
 
 
 @pytest.mark.parametrize(

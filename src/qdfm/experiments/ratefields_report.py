@@ -111,6 +111,7 @@ def draw(path: Path, rows: list[dict[str, Any]]) -> None:
         bars = axis.barh(names, values, color=colours)
         axis.bar_label(bars, [f"{v:.3g}" for v in values], padding=2, fontsize=8)
         axis.set_xscale("log")
+        axis.xaxis.set_minor_formatter("")
         axis.set_xlim(min(values) / 3, max(values) * 5)
         axis.set_xlabel(label)
         axis.grid(axis="x", alpha=0.3)
