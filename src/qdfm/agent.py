@@ -185,15 +185,9 @@ def load(path: str | Path) -> Agent:
     if name not in ALGORITHMS:
         raise unknown("algorithm", name, ALGORITHMS)
     try:
-        config, spec = config_from_json(ALGORITHMS[name], header["config"]), Spec.from_json(header["spec"])
+        config, spec = ALGORITHMS[name](**header["config"]), Spec.from_json(header["spec"])
     except (KeyError, TypeError):
         raise QDFMError(f"The header of {path} does not fit this qdfm; use the version that wrote it.") from None
     algorithm = compiled(config, spec).algorithm
     like = policy_shapes(algorithm)
     return Agent(config, spec, checkpoint.read_tree(path, "agent", like))
-
-
-def config_from_json(config_type: type[Config], fields: dict[str, Any]) -> Config:
-    """A config from its JSON form, where tuples have become lists."""
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-    return config_type(**values)

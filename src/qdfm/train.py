@@ -202,9 +202,11 @@ class _Loop:
             self.folder.save(*self.last)
         saved = self.folder is not None and self.folder.state.exists()
         kept = f" The last good checkpoint is kept in {self.folder.path}." if self.folder and saved else ""
+        rates = [getattr(self.config, field, None) for field in ("learning_rate", "critic_learning_rate")]
+        shown = " and ".join(f"{rate:g}" for rate in rates if rate is not None)
         raise Diverged(
             f"{name} became non-finite in phase {phase.name}, step {done + step}, seed {seed}; likely causes are a "
-            f"learning rate that is too large ({self.config.learning_rate:g}) or values that are "
+            f"learning rate that is too large ({shown}) or values that are "
             f"(largest reward {largest:g}): lower the one or normalise the other.{kept}"
         )
 

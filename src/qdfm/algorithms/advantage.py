@@ -17,6 +17,7 @@ from qdfm.algorithms.learner import Learner
 from qdfm.algorithms.softmax import imitate, init_softmax, log_softmax_of, tokenwise
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
+from qdfm.errors import QDFMError
 from qdfm.nets import MLP, context, feature_size, preference_size
 
 
@@ -86,6 +87,14 @@ def fit_value(
     lost, gradient = jax.value_and_grad(loss)(value.net)
     new, _ = learner.descend(value, gradient, config.critic_learning_rate, 1 - config.target_rate)
     return new, lost
+
+
+def check_weights(config: CriticConfig, temperature: float, largest: float) -> None:
+    """Refuse weights that make no sense."""
+    if temperature <= 0:
+        raise QDFMError(f"{config.name}: temperature is {temperature}; it must be positive.")
+    if largest < 1:
+        raise QDFMError(f"{config.name}: weight_max is {largest}; it must be at least 1.")
 
 
 def advantage_weights(advantage: jax.Array, temperature: float, largest: float) -> jax.Array:

@@ -12,14 +12,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from qdfm.algorithms.advantage import advantage_weights
+from qdfm.algorithms.advantage import advantage_weights, check_weights
 from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_preference
 from qdfm.algorithms.critic import CriticConfig, expected, init_critic, preferred_values, regress, vector_values
 from qdfm.algorithms.learner import Learner
 from qdfm.algorithms.softmax import imitate, init_softmax, log_likelihood, log_softmax_of, tokenwise
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
-from qdfm.errors import QDFMError
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,7 @@ class AWAC(CriticConfig):
     def build(self, spec: Spec) -> Algorithm:
         """The algorithm for one spec."""
         config = self.resolve(spec)
-        if config.temperature <= 0 or config.weight_max < 1:
-            raise QDFMError("awac: temperature must be positive and weight_max at least 1.")
+        check_weights(config, config.temperature, config.weight_max)
 
         def init(key: jax.Array) -> State:
             k1, k2 = jax.random.split(key)
@@ -56,7 +54,7 @@ class AWAC(CriticConfig):
             critic, metrics = regress(config, spec, state.critic, batch, preference, expected(next_law, next_q))
 
             law = jnp.exp(log_softmax_of(spec, net, batch.observation, preference, batch.mask))
-            q = preferred_values(config, spec, critic.average, batch.observation, preference)  # [B, D, K]
+            q = preferred_values(config, spec, critic.net, batch.observation, preference)  # [B, D, K]
             advantage = log_likelihood(q, batch.action) - jnp.sum(law * q, (1, 2))
             weights = advantage_weights(advantage, config.temperature, config.weight_max)
             policy, policy_loss, _ = imitate(config, spec, state.policy, batch, preference, weights)

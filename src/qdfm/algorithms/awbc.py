@@ -8,11 +8,10 @@ Deviations: AWR weights by the return that followed an action; Q^μ is that retu
 
 from dataclasses import dataclass
 
-from qdfm.algorithms.advantage import advantage_algorithm
+from qdfm.algorithms.advantage import advantage_algorithm, check_weights
 from qdfm.algorithms.base import Algorithm
 from qdfm.algorithms.critic import CriticConfig
 from qdfm.data.spec import Spec
-from qdfm.errors import QDFMError
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,5 @@ class AWBC(CriticConfig):
     def build(self, spec: Spec) -> Algorithm:
         """The algorithm for one spec."""
         config = self.resolve(spec)
-        if config.temperature <= 0 or config.weight_max < 1:
-            raise QDFMError("awbc: temperature must be positive and weight_max at least 1.")
+        check_weights(config, config.temperature, config.weight_max)
         return advantage_algorithm(config, spec, config.train_steps, 0.5, config.temperature, config.weight_max)

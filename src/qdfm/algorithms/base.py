@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from qdfm.data.dataset import Dataset, check_preference
 from qdfm.data.spec import Spec
@@ -60,16 +61,23 @@ class Config:
     batch_size: int = 256
     """Transitions per gradient step."""
     learning_rate: float = 1e-3
-    """Adam's step size for policies, whose acting weights are averaged."""
+    """Adam's step size for policies, whose acting weights are averaged; critics have critic_learning_rate."""
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of every network."""
     ema: float = 0.995
-    """Decay of the averaged weights that act; 0 acts with the raw weights."""
+    """Decay of a policy's averaged weights, which act; 0 acts with the raw weights."""
     preference: tuple[float, ...] | None = None
     """The one preference over objectives to train for (None: all of them, drawn uniformly from the simplex)."""
 
     name: ClassVar[str]
     about: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Lists become tuples: a config is the key under which compiled code is kept."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, list | np.ndarray):
+                object.__setattr__(self, field.name, tuple(np.asarray(value).tolist()))
 
     def build(self, spec: Spec) -> Algorithm:
         """The algorithm for one spec."""
@@ -89,8 +97,8 @@ class Config:
                 raise QDFMError(f"{self.name}: {field.name} is {value}; it is too small.")
         if not 0 <= self.ema < 1:
             raise QDFMError(f"{self.name}: ema is {self.ema}; it must be at least 0 and below 1.")
-        if self.preference is not None:
-            check_preference(self.preference, spec.objectives)
+        if self.preference is not None and check_preference(self.preference, spec.objectives).ndim != 1:
+            raise QDFMError(f"{self.name}: preference has several rows; give one preference, or none for all.")
         return self
 
     def scaled(self, factor: float) -> Self:

@@ -4,7 +4,7 @@ Double Q-learning over the actions that the behaviour network gives at least a s
 probability: y = r + γ Q̄(s', argmax over those of Q). The policy is that filtered argmax; it has no other law to sample.
 Several tokens: filter and values per token (DecQN), so that the best joint action is the best choice of every token.
 Deviations: behaviour and values have networks of their own instead of a shared trunk, without its penalty on logits;
-squared error instead of Huber's; a target network that follows at every step.
+squared error instead of Huber's; a target network that follows at every step, by which the agent also acts.
 """
 
 from dataclasses import dataclass

@@ -67,7 +67,7 @@ class BRAC(CriticConfig):
             value = expected(jnp.exp(log_pi), next_q) - config.penalty * away[:, None]
             critic, metrics = regress(config, spec, state.critic, batch, preference, value)
 
-            q = preferred_values(config, spec, critic.average, batch.observation, preference)  # [B, D, K]
+            q = preferred_values(config, spec, critic.net, batch.observation, preference)  # [B, D, K]
             log_mu = log_softmax_of(spec, behaviour, batch.observation, preference, batch.mask)
 
             def loss(net: MLP) -> tuple[jax.Array, jax.Array]:

@@ -3,7 +3,8 @@
 Q minimises ½ (Q − y)² + α (log Σ_a exp Q(s, a) − Q(s, a_data)) with y = r + γ Q̄(s', argmax_a Q(s', a)). Played greedily
 as published; sampled, it is softmax(Q), the policy whose entropy the log-sum-exp counts. Several tokens: values add up
 (DecQN), so that the sum over all joint actions and the maximum are sums over tokens, exactly.
-Deviations: one value per action instead of quantiles, a fixed α, and a target network that follows at every step.
+Deviations: one value per action instead of quantiles, a fixed α, and a target network that follows at every step, by
+which the agent also acts.
 """
 
 from dataclasses import dataclass
@@ -53,8 +54,10 @@ class CQL(CriticConfig):
     def build(self, spec: Spec) -> Algorithm:
         """The algorithm for one spec."""
         config = self.resolve(spec)
-        if config.penalty < 0 or config.temperature <= 0:
-            raise QDFMError("cql: penalty must be at least 0 and temperature positive.")
+        if config.penalty < 0:
+            raise QDFMError(f"cql: penalty is {config.penalty}; it must be at least 0.")
+        if config.temperature <= 0:
+            raise QDFMError(f"cql: temperature is {config.temperature}; it must be positive.")
 
         def update(critic: Learner, dataset: Dataset, cache: None, key: jax.Array) -> tuple[Learner, Metrics]:
             rows, omega = jax.random.split(key)

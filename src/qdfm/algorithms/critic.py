@@ -36,9 +36,9 @@ class CriticConfig(Config):
     pessimism: str | None = None
     """How the ensemble is read: min, mean or mean-std (None: min for one token, mean-std for several)."""
     target_rate: float = 0.005
-    """Rate at which the target network follows (SAC, IQL, BRAC: .005)."""
+    """Rate at which the target network follows (SAC, IQL, BRAC: .005); value methods act by that network."""
     layer_norm: bool | None = None
-    """Layer norm in flow and critic (None: for several tokens only)."""
+    """Layer norm in critics, and in the flow where there is one (None: for several tokens only)."""
 
     def resolve(self, spec: Spec) -> Self:
         """Fill in what depends on the number of tokens, and check the words."""
@@ -53,6 +53,8 @@ class CriticConfig(Config):
         check_choice(config, "pessimism", ("min", "mean", "mean-std"))
         if (config.critics or 0) < 1:
             raise QDFMError(f"{self.name}: critics is {config.critics}; it must be at least 1.")
+        if config.target_rate > 1:
+            raise QDFMError(f"{self.name}: target_rate is {config.target_rate}; it must be at most 1.")
         if not 0 <= config.gamma <= 1:
             raise QDFMError(f"{self.name}: gamma is {config.gamma}; it must lie between 0 and 1.")
         return config
@@ -141,7 +143,7 @@ def regress(
         error = q - target
         if config.critic == "scalarised":
             error = jnp.einsum("ebr,br->eb", error, preference)[..., None]
-        total = jnp.sum(jnp.mean(error**2, (1, 2)))
+        total = jnp.sum(jnp.mean(jnp.sum(error**2, -1), 1))
         return total if penalty is None else total + penalty(every), q
 
     (value_loss, q), gradient = jax.value_and_grad(loss, has_aux=True)(critic.net)

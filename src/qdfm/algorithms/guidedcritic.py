@@ -54,6 +54,10 @@ class GuidedConfig(CriticConfig):
         check_choice(config, "beta_scale", ("none", "mean_abs", "share"))
         if config.beta < 0:
             raise QDFMError(f"{self.name}: beta is {config.beta}; it must be at least 0.")
+        if not 0 <= config.support_share <= 1:
+            raise QDFMError(f"{self.name}: support_share is {config.support_share}; it must lie between 0 and 1.")
+        if (config.backup_samples or 0) < 0:
+            raise QDFMError(f"{self.name}: backup_samples is {config.backup_samples}; it must be at least 0.")
         if not 0 < config.share_target <= 1:
             raise QDFMError(f"{self.name}: share_target is {config.share_target}; it must lie in (0, 1].")
         return config

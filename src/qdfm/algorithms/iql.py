@@ -7,7 +7,7 @@ Deviations: for several tokens Q adds up over them (DecQN); no learning-rate sch
 
 from dataclasses import dataclass
 
-from qdfm.algorithms.advantage import advantage_algorithm
+from qdfm.algorithms.advantage import advantage_algorithm, check_weights
 from qdfm.algorithms.base import Algorithm
 from qdfm.algorithms.critic import CriticConfig
 from qdfm.data.spec import Spec
@@ -33,9 +33,10 @@ class IQL(CriticConfig):
     def build(self, spec: Spec) -> Algorithm:
         """The algorithm for one spec."""
         config = self.resolve(spec)
-        if not 0 < config.expectile < 1 or config.inverse_temperature <= 0 or config.weight_max < 1:
-            raise QDFMError(
-                "iql: expectile must lie between 0 and 1, inverse_temperature be positive, weight_max at least 1."
-            )
+        if not 0 < config.expectile < 1:
+            raise QDFMError(f"iql: expectile is {config.expectile}; it must lie between 0 and 1.")
+        if config.inverse_temperature <= 0:
+            raise QDFMError(f"iql: inverse_temperature is {config.inverse_temperature}; it must be positive.")
         temperature = 1 / config.inverse_temperature
+        check_weights(config, temperature, config.weight_max)
         return advantage_algorithm(config, spec, config.train_steps, config.expectile, temperature, config.weight_max)
