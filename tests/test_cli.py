@@ -81,9 +81,11 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
 
 
 def test_list_names_everything(capsys):
+    from qdfm.experiments import EXPERIMENTS
+
     assert main(["list"]) == 0
     out = capsys.readouterr().out
-    for name in (*GENERATORS, *ALGORITHMS, "multigoal"):
+    for name in (*GENERATORS, *ALGORITHMS, *ENVIRONMENTS, *EXPERIMENTS):
         assert re.search(rf"^\s*{re.escape(name)}\s", out, re.MULTILINE), name
 
 

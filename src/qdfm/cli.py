@@ -22,7 +22,7 @@ from qdfm.train import Options, train, trained_task
 
 USAGE = """usage: qdfm COMMAND ...
 
-  qdfm list                       tasks, algorithms and experiments
+  qdfm list                       tasks, algorithms, environments and experiments
   qdfm train TASK                 train on a built-in task or a log file; --algo A, --seeds 5, --quick, --resume
   qdfm evaluate CHECKPOINT        play episodes with a saved agent
   qdfm reproduce EXPERIMENT       a table or figure of the paper; --quick
@@ -75,15 +75,17 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _list(words: list[str]) -> None:
-    """Tasks, algorithms and experiments, each with a line about it."""
+    """Tasks, algorithms, environments and experiments, each with a line about it."""
 
     def command() -> None:
-        """Tasks, algorithms and experiments."""
+        """Tasks, algorithms, environments and experiments."""
+        from qdfm.envs.registry import ENVIRONMENTS
         from qdfm.experiments import EXPERIMENTS
 
         for title, rows in (
             ("tasks", {name: g.about for name, g in GENERATORS.items()}),
             ("algorithms", {name: c.about for name, c in ALGORITHMS.items()}),
+            ("environments", {name: _first_line(make()) for name, make in ENVIRONMENTS.items()}),
             ("experiments", {name: e.about for name, e in EXPERIMENTS.items()}),
         ):
             table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
@@ -92,6 +94,10 @@ def _list(words: list[str]) -> None:
             Console().print(table)
 
     _parse("list", command, words)
+
+
+def _first_line(thing: object) -> str:
+    return (type(thing).__doc__ or "").splitlines()[0]
 
 
 # qdfm train
@@ -104,7 +110,7 @@ class TrainArguments:
     task: Task
     """A built-in task (see qdfm list) or a .npz, .parquet or .csv file."""
     algo: str = "qdfm"
-    """The algorithm; its own options follow below."""
+    """The algorithm (see qdfm list); its own options follow below, those of another with --algo A --help."""
     seeds: int = 1
     """How many seeds, trained side by side: 0, 1, ..."""
     out: Path | None = None
@@ -150,6 +156,8 @@ def _run_training(args: TrainArguments, config: Config) -> None:
     from qdfm.evaluate import evaluate
 
     is_file = args.task not in GENERATORS
+    if is_file and args.task in ENVIRONMENTS:
+        raise QDFMError(f"{args.task} is an environment without built-in data; give a log file of it instead.")
     columns = args.columns if is_file and args.columns != Columns() else None
     data = load_dataset(args.task, columns=columns, num_actions=_sizes(args.num_actions), normalise=args.normalise)
     if args.seeds < 1:
@@ -158,7 +166,9 @@ def _run_training(args: TrainArguments, config: Config) -> None:
     task = None if is_file else args.task
     agents = train(config, data, range(args.seeds), out, args.resume, options=args.run, task=task)
     print(f"Saved {len(agents)} agent(s) in {out}.")
-    if args.task in ENVIRONMENTS and args.episodes > 0:
+    if args.task in ENVIRONMENTS and args.episodes > 0 and data.spec.objectives > 1 and config.preference is None:
+        print("The agents follow a preference; play with qdfm evaluate --preference.")
+    elif args.task in ENVIRONMENTS and args.episodes > 0:
         for seed, agent in enumerate(agents):
             print(json.dumps({"seed": seed, **evaluate(agent, args.task, args.episodes, seed=seed).summary()}))
     elif is_file:

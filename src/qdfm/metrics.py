@@ -59,6 +59,11 @@ def interquartile_interval(
     return float(low), float(high)
 
 
+def total_variation(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """½ Σ |p − q| `[...]` between laws `[..., K]`."""
+    return np.abs(np.asarray(p, np.float64) - np.asarray(q, np.float64)).sum(-1) / 2
+
+
 def mode_coverage(outcomes: np.ndarray, modes: int) -> float:
     """The share of modes 0..modes−1 that occur at least once among the outcomes of one policy's episodes."""
     return len(set(np.asarray(outcomes).tolist()) & set(range(modes))) / modes

@@ -4,7 +4,7 @@ The behaviour is poor (the better an action, the rarer it is), so every improved
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ import pytest
 
 import qdfm
 from qdfm.algorithms import ALGORITHMS
-from qdfm.algorithms.critic import vector_values
+from qdfm.algorithms.critic import preferred_values
 
 STATES, ACTIONS, GAMMA, ROWS = 6, 3, 0.8, 20
 SHARES = (
@@ -166,20 +166,19 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[], tuple[np.ndarray | None, np.
 }
 
 
-def logged() -> qdfm.Dataset:
-    """Twenty rows per state, the actions in the behaviour's proportions."""
+def logged(objectives: int = 1) -> qdfm.Dataset:
+    """Twenty rows per state, the actions in the behaviour's proportions; a second objective that is all noise."""
     s, a = np.repeat(np.divmod(np.arange(STATES * ACTIONS), ACTIONS), np.rint(MU.ravel() * ROWS).astype(int), 1)
     eye = np.eye(STATES, dtype=np.float32)
+    reward = np.stack([REWARD[s, a], np.random.default_rng(1).normal(size=len(s))], 1)[:, :objectives]
     return qdfm.Dataset.from_arrays(
-        eye[s], a, REWARD[s, a], eye[AFTER[s, a]], END[s, a], num_actions=ACTIONS, normalise=False
+        eye[s], a, reward, eye[AFTER[s, a]], END[s, a], num_actions=ACTIONS, normalise=False
     )
 
 
-@lru_cache
-def trained(name: str) -> tuple[np.ndarray | None, np.ndarray]:
-    """Q `[S, A]` of the trained critic where there is one, and the policy's law."""
-    data = logged()
-    config = ALGORITHMS[name](**CASES[name][0]).resolve(data.spec)
+def fitted(name: str, data: qdfm.Dataset, **changes: Any) -> tuple[np.ndarray | None, np.ndarray]:
+    """Q_ω `[S, ...]` of the trained critic where there is one, and the policy's law, at one-hot observations."""
+    config = ALGORITHMS[name](**{**CASES[name][0], **changes}).resolve(data.spec)
     algorithm = config.build(data.spec)
     placed = jax.device_put(data)
 
@@ -196,13 +195,19 @@ def trained(name: str) -> tuple[np.ndarray | None, np.ndarray]:
         return state
 
     state = jax.jit(run)(jax.random.key(0))
-    eye, one = jnp.eye(STATES), jnp.ones((STATES, 1))
-    law = np.asarray(algorithm.probs(algorithm.policy(state), eye, one, None), np.float64)
+    eye = jnp.eye(data.spec.observation_shape[0])
+    omega = jnp.tile(jnp.asarray(config.preference or (1.0,)), (len(eye), 1))
+    law = np.asarray(algorithm.probs(algorithm.policy(state), eye, omega, None), np.float64)
     critic = state if name == "cql" else getattr(state, "critic", None)
     if name == "bc":
         return None, law
     average = getattr(critic, "learner", critic).average
-    return np.asarray(vector_values(config, data.spec, average, eye, one), np.float64)[:, 0, :, 0], law
+    return np.asarray(preferred_values(config, data.spec, average, eye, omega), np.float64)[:, 0], law
+
+
+@cache
+def trained(name: str) -> tuple[np.ndarray | None, np.ndarray]:
+    return fitted(name, logged())
 
 
 def worth(law: np.ndarray) -> float:
@@ -227,6 +232,55 @@ def test_fixed_point(name):
         assert worth(law) > worth(trained("bc")[1]) + 0.1 * (
             worth(one_hot(solved(lambda q: q.max(1)).argmax(1))) - worth(MU)
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "critic"), [("cql", "vector"), ("cql", "scalarised"), ("iql", "vector"), ("brac", "vector")]
+)
+def test_with_two_objectives_a_preference_for_one_gives_its_fixed_point(name, critic):
+    q, law = fitted(name, logged(2), preference=(1.0, 0.0), critic=critic)
+    exact_q, exact_law = CASES[name][1]()
+    assert np.abs(q - exact_q).max() < 0.04 * np.abs(exact_q).max()
+    assert np.abs(law - exact_law).sum(1).max() / 2 < 0.04
+
+
+def two_parts() -> tuple[qdfm.Dataset, list[np.ndarray], list[np.ndarray]]:
+    """A bandit whose reward is the sum over two parts of unequal size, chosen independently; μ and r of each part."""
+    mu, reward = [np.array([0.5, 0.3, 0.2]), np.array([0.6, 0.4])], [np.array([0.0, 0.5, 1.0]), np.array([-0.2, 0.6])]
+    counts = np.rint(100 * np.outer(*mu)).astype(int)
+    a, b = np.repeat(np.divmod(np.arange(6), 2), counts.ravel(), 1)
+    obs = np.ones((100, 1), np.float32)
+    data = qdfm.Dataset.from_arrays(
+        obs, np.stack([a, b], 1), reward[0][a] + reward[1][b], obs, np.ones(100), num_actions=(3, 2), normalise=False
+    )
+    return data, mu, reward
+
+
+def conservative_part(mu: np.ndarray, reward: np.ndarray, alpha: float) -> np.ndarray:
+    """softmax of the part's share of CQL's values: they solve μ (v − s) + α (softmax(v) − μ) = 0, s centred."""
+    s = reward - mu @ reward
+    v = s.copy()
+    for _ in range(20_000):
+        p = np.exp(v) / np.exp(v).sum()
+        v = v - 0.5 * (mu * (v - s) + alpha * (p - mu))
+    return p
+
+
+@pytest.mark.parametrize("name", ["boltzbc", "cql", "iql", "awac", "bcq", "brac"])
+def test_with_two_parts_the_law_is_the_product_of_the_parts(name):
+    data, mu, reward = two_parts()
+    _, law = fitted(name, data, **({"threshold": 0.5} if name == "bcq" else {}))
+    exact = []
+    for m, r in zip(mu, reward, strict=True):
+        sharpness = {"boltzbc": 2.0, "iql": 3.0, "awac": 1 / 0.3, "brac": 2.0}.get(name)
+        if name == "bcq":  # at half of the largest probability the best choice of the first part is filtered out
+            exact.append(np.eye(len(m))[np.argmax(np.where(m >= 0.5 * m.max(), r, -np.inf))])
+        elif name == "cql":
+            exact.append(conservative_part(m, r, 0.3))
+        else:
+            exact.append(m * np.exp(sharpness * r) / (m @ np.exp(sharpness * r)))
+    joint = np.outer(*exact)
+    assert np.abs(law[0, :, :2] - joint).sum() / 2 < 0.04
 
 
 def test_the_fixed_points_are_worth_telling_apart():

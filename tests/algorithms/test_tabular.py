@@ -28,7 +28,7 @@ BASE = qdfm.QDFM(
     [
         {},
         {"steps": 20, "behaviour": "network"},
-        {"steps": 20, "behaviour": "network", "rates": "softplus", "loss": "l2", "improve_steps": 12_000},
+        {"steps": 20, "behaviour": "network", "rates": "softplus", "loss": "l2", "improve_steps": 9_000},
     ],
     ids=["posterior, one step", "posterior, 20 steps", "softplus, 20 steps"],
 )
@@ -59,7 +59,7 @@ def test_drawn_endpoints_are_biased_as_self_normalisation_says():
     off = []
     for m in (16, 64):
         expected = self_normalised(world.mu, BETA * world.q, m)
-        found = trained_law(dataclasses.replace(BASE, endpoints="behaviour", samples=m), world)
+        found = trained_law(dataclasses.replace(BASE, endpoints="behaviour", samples=m, improve_steps=2_500), world)
         assert variation(found, expected) < 0.02
         bias = variation(expected, law)
         off.append(bias)

@@ -14,7 +14,6 @@ import numpy as np
 
 from qdfm.algorithms import QDFM
 from qdfm.algorithms.guidance import effective_share
-from qdfm.errors import unknown
 from qdfm.experiments.boltzmann_tables import headlines, tabulate
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.report import provenance, write_report
@@ -134,16 +133,12 @@ SWEEPS: dict[str, Callable[[Size], dict[str, Setting]]] = {
 
 def run(settings: Settings) -> None:
     """Train, judge, tabulate, draw."""
-    chosen = settings.only or tuple(SWEEPS)
-    for name in chosen:
-        if name not in SWEEPS:
-            raise unknown("sweep", name, SWEEPS)
-    report(settings, chosen, QUICK if settings.quick else FULL)
+    report(settings, settings.chosen("sweep", SWEEPS), QUICK if settings.quick else FULL)
 
 
 def report(settings: Settings, chosen: Sequence[str], size: Size) -> None:
     """The chosen sweeps at a given size."""
-    seeds = tuple(range(settings.seeds or (1 if settings.quick else 5)))
+    seeds = settings.seed_range(5)
     cells = Cells(settings)
     results: dict[str, dict[str, Any]] = {}
     for name in chosen:
@@ -156,11 +151,10 @@ def report(settings: Settings, chosen: Sequence[str], size: Size) -> None:
     from qdfm.experiments.boltzmann_figures import draw
 
     draw(settings.out, results)
-    options = " --quick" * settings.quick + f" --only {' '.join(settings.only)}" * bool(settings.only)
     base = _changed(size)
     made = provenance(
-        f"qdfm reproduce boltzmann{options} --seeds {len(seeds)}",
-        [cell for sweep in results.values() for cell in sweep.values()],
+        settings.command("boltzmann", len(seeds)),
+        cells.used,
         seeds=list(seeds),
         base=f"QDFM() with β {base.beta:g} unscaled, support_share 0, hidden {base.hidden}, "
         f"{base.warmup_steps} warm-up and {base.improve_steps} improvement steps",

@@ -1,13 +1,13 @@
 """The cells of an experiment's table: each is computed once, kept on disk, and found again by a run that goes on."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from qdfm.errors import QDFMError
+from qdfm.errors import QDFMError, unknown
 from qdfm.experiments.report import made_here
 
 
@@ -25,9 +25,26 @@ class Settings:
     """Keep the cells that are already in the folder."""
     progress: bool = True
 
+    def chosen(self, what: str, known: Iterable[str], quick: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """The names of `only`, checked; where there are none, all that are known (or those of a quick run)."""
+        known = tuple(known)
+        for name in self.only:
+            if name not in known:
+                raise unknown(what, name, known)
+        return self.only or (quick if self.quick and quick is not None else known)
+
+    def seed_range(self, full: int) -> tuple[int, ...]:
+        """The seeds: as many as asked for, else `full`, or one in a quick run."""
+        return tuple(range(self.seeds or (1 if self.quick else full)))
+
+    def command(self, name: str, seeds: int | None = None) -> str:
+        """The command that runs the experiment like this."""
+        options = " --quick" * self.quick + f" --only {' '.join(self.only)}" * bool(self.only)
+        return f"qdfm reproduce {name}{options}" + ("" if seeds is None else f" --seeds {seeds}")
+
 
 class Cells:
-    """Results by key in `cells.jsonl`, one line per finished cell."""
+    """Results by key in `cells.jsonl`, one line per finished cell; `used` are those that this run asked for."""
 
     def __init__(self, settings: Settings):
         self.file = settings.out / "cells.jsonl"
@@ -39,6 +56,7 @@ class Cells:
         except OSError as error:
             raise QDFMError(f"Cannot write to {settings.out} ({error.strerror}); choose a writable folder.") from None
         self.known: dict[str, Any] = {}
+        self.used: list[dict[str, Any]] = []
         text = self.file.read_text()
         if text and not text.endswith("\n"):  # so that the next line does not join the one that was cut off
             self.file.write_text(text + "\n")
@@ -57,4 +75,5 @@ class Cells:
             with open(self.file, "a") as file:
                 file.write(json.dumps({"key": key, "cell": describes, "result": result}) + "\n")
             self.known[key] = result
+        self.used.append(self.known[key])
         return self.known[key]

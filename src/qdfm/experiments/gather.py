@@ -27,6 +27,8 @@ def gather(results: Path) -> str:
 
 
 def _section(name: str, payload: dict[str, Any]) -> str:
+    if missing := {"heading", "provenance", "headlines"} - payload.keys():
+        raise QDFMError(f"results.json of {name} has no {min(missing)}; run qdfm reproduce {name} again.")
     made = payload["provenance"]
     lines = [
         f"## {payload['heading']}",

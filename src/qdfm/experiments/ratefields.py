@@ -24,11 +24,11 @@ from qdfm.algorithms.flowpolicy import FlowPolicy
 from qdfm.algorithms.learner import Learner
 from qdfm.data.actions import Discrete
 from qdfm.data.spec import Spec
-from qdfm.errors import unknown
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.report import provenance
 from qdfm.flow import losses
 from qdfm.flow.path import draw_times
+from qdfm.metrics import total_variation
 from qdfm.nets import PairNet, RateNet
 from qdfm.progress import open_progress
 
@@ -83,16 +83,12 @@ QUICK = Scale(choices=64, contexts=4, batch=32, hidden=(128, 128), euler=10, ste
 
 def run(settings: Settings) -> None:
     """Train, time, tabulate, draw."""
-    chosen = settings.only or tuple(METHODS)
-    for name in chosen:
-        if name not in METHODS:
-            raise unknown("method", name, METHODS)
-    report(settings, chosen, QUICK if settings.quick else FULL)
+    report(settings, settings.chosen("method", METHODS), QUICK if settings.quick else FULL)
 
 
 def report(settings: Settings, chosen: tuple[str, ...], scale: Scale) -> None:
     """The comparison at one scale."""
-    seeds = tuple(range(settings.seeds or (1 if settings.quick else 3)))
+    seeds = settings.seed_range(3)
     cells, described = Cells(settings), dataclasses.asdict(scale)
     common = {"scale": described, "beta": BETA, "learning_rate": LEARNING_RATE, "ema": EMA}
     trained: dict[str, Any] = {}
@@ -106,10 +102,9 @@ def report(settings: Settings, chosen: tuple[str, ...], scale: Scale) -> None:
     rows = [_row(name, trained[name], acting, METHODS[name].rates) for name in chosen]
     if OURS in trained:
         rows.append(_row(ONE_STEP, trained[OURS], acting, ONE_STEP) | {"tv": trained[OURS]["tv_one"]})
-    options = " --quick" * settings.quick + f" --only {' '.join(settings.only)}" * bool(settings.only)
     made = provenance(
-        f"qdfm reproduce ratefields{options} --seeds {len(seeds)}",
-        [*trained.values(), acting],
+        settings.command("ratefields", len(seeds)),
+        cells.used,
         seeds=list(seeds),
         settings=described,
     )
@@ -147,11 +142,6 @@ def make_task(choices: int, contexts: int) -> Task:
     q = np.cos(3 * phi + theta)
     tilted = mu * np.exp(BETA * q)
     return Task(mu / mu.sum(1, keepdims=True), q, tilted / tilted.sum(1, keepdims=True))
-
-
-def variation(p: np.ndarray, q: np.ndarray) -> float:
-    """Mean total variation over the contexts."""
-    return float(np.abs(p - q).sum(1).mean() / 2)
 
 
 # Training
@@ -203,7 +193,7 @@ def fit(name: str, scale: Scale, seeds: tuple[int, ...], progress: bool) -> dict
         return state, jax.tree.map(jnp.mean, metrics)
 
     started = jax.jit(init)
-    state, key = started(jax.random.key(0)), jax.random.key(0)
+    state, key = started(_key(0)), _key(0)
     began = time.perf_counter()
     compiled = jax.jit(chunk).lower(state, key, jnp.int32(0)).compile()
     compile_seconds = time.perf_counter() - began
@@ -213,7 +203,7 @@ def fit(name: str, scale: Scale, seeds: tuple[int, ...], progress: bool) -> dict
     phases = [Phase(f"seed {seed}", scale.steps, update) for seed in seeds]
     with open_progress(name, phases, 1, progress) as bar:
         for i, seed in enumerate(seeds):
-            key = jax.random.key(seed)
+            key = _key(seed)
             state = jax.block_until_ready(started(jax.random.fold_in(key, 2**31 - 1)))
             bar.begin(i, 0)
             seconds = 0.0
@@ -225,13 +215,17 @@ def fit(name: str, scale: Scale, seeds: tuple[int, ...], progress: bool) -> dict
                 shown = {metric: float(value) for metric, value in metrics.items()}
                 bar.advance(i, first + scale.chunk, scale.chunk / took, shown)
             out["seconds"].append(seconds)
-            out["tv"].append(variation(_law(policy, state.average), optimum))
+            out["tv"].append(float(total_variation(_law(policy, state.average), optimum).mean()))
             if policy.posterior:
                 once = dataclasses.replace(policy, steps=1)
-                out["tv_one"].append(variation(_law(once, state.average), optimum))
+                out["tv_one"].append(float(total_variation(_law(once, state.average), optimum).mean()))
     out["steps_per_second"] = scale.steps / float(np.median(out["seconds"]))
     out["parameters"] = sum(x.size for x in jax.tree.leaves(eqx.filter(state.net, eqx.is_array)))
     return out
+
+
+def _key(seed: int) -> jax.Array:
+    return jax.random.key(seed, impl="threefry2x32")
 
 
 def _law(policy: FlowPolicy, net: RateNet) -> np.ndarray:

@@ -21,12 +21,12 @@ import numpy as np
 from qdfm.envs.acrobot import TORQUES, Acrobot
 from qdfm.envs.base import JaxEnv
 from qdfm.envs.cartpole import CartPole
-from qdfm.errors import QDFMError, unknown
+from qdfm.errors import QDFMError
 from qdfm.evaluate import Act, simulate
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.report import provenance, write_report
 from qdfm.flow.samplers import euler, inverse_cdf
-from qdfm.metrics import chi_square, summarise
+from qdfm.metrics import chi_square, summarise, total_variation
 
 ALPHAS, STEPS = (1.0, 2.0, 5.0, 10.0), (20, 50)
 STARTS = ("π", "fixed", "uniform")
@@ -120,7 +120,7 @@ def fit(places: dict[str, Any], drawn: dict[str, Any], start: str, alpha: float,
         law = chain_law(pi, p0, alpha, steps)
         out["p"].append(chi_square(seen, law))
         out["p_continuous"].append(chi_square(seen, chain_law(pi, p0, alpha, math.inf)))
-        out["variation"].append(float(np.abs(seen / seen.sum() - law).sum() / 2))
+        out["variation"].append(float(total_variation(seen / seen.sum(), law)))
         out["stray"].append(int(seen[law < STRAY].sum()))
     return out
 
@@ -210,19 +210,18 @@ def draw(
     return cells.get(cell, compute)
 
 
-def measure(cells: Cells, name: str, size: Size) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The results in one environment, and the cells that they come from."""
+def measure(cells: Cells, name: str, size: Size) -> dict[str, Any]:
+    """The results in one environment."""
     baselines = {source: play(cells, name, source, size.episodes) for source in ("uniform", "π", "argmax")}
     baselines["reference"] = play(cells, name, "π", size.reference)
     places = visited(cells, name, size.episodes)
-    used, chains = [*baselines.values(), places], []
+    chains = []
     for start, alpha, steps in itertools.product(STARTS, ALPHAS, STEPS):
         played = play(cells, name, start, size.episodes, alpha, steps)
         drawn = draw(cells, name, places, start, alpha, steps, size.draws)
-        used += [played, drawn]
         row = {"start": start, "alpha": alpha, "steps": steps, "played": _bare(played)}
         chains.append(row | {"draws": size.draws, **fit(places, drawn, start, alpha, steps)})
-    return {"baselines": {k: _bare(v) for k, v in baselines.items()}, "at": _bare(places), "chains": chains}, used
+    return {"baselines": {k: _bare(v) for k, v in baselines.items()}, "at": _bare(places), "chains": chains}
 
 
 def _bare(cell: dict[str, Any]) -> dict[str, Any]:
@@ -231,18 +230,13 @@ def _bare(cell: dict[str, Any]) -> dict[str, Any]:
 
 def run(settings: Settings) -> None:
     """Play, draw, test, tabulate, picture."""
-    chosen = settings.only or tuple(TASKS)
-    for name in chosen:
-        if name not in TASKS:
-            raise unknown("environment", name, TASKS)
+    chosen = settings.chosen("environment", TASKS)
     if settings.seeds not in (None, 1):
         raise QDFMError(f"sampler trains nothing, so {settings.seeds} seeds have no meaning; leave --seeds out.")
     cells = Cells(settings)
     results: dict[str, dict[str, Any]] = {}
-    used: list[dict[str, Any]] = []
     for name in chosen:
-        results[name], more = measure(cells, name, QUICK if settings.quick else Size())
-        used += more
+        results[name] = measure(cells, name, QUICK if settings.quick else Size())
     from qdfm.experiments.sampler_figures import picture
     from qdfm.experiments.sampler_tables import NOTES, family, headlines, tables
 
@@ -250,8 +244,7 @@ def run(settings: Settings) -> None:
     for table in shown:
         table.show()
     picture(settings.out / "returns.png", results)
-    options = " --quick" * settings.quick + f" --only {' '.join(settings.only)}" * bool(settings.only)
-    made = provenance(f"qdfm reproduce sampler{options}", used, seeds=[SEED])
+    made = provenance(settings.command("sampler"), cells.used, seeds=[SEED])
     kept = {"family": family(results), "environments": results}
     heading = "The sampler alone, on CartPole and Acrobot"
     write_report(settings.out, heading, made, kept, shown, NOTES, headlines(results))

@@ -16,6 +16,7 @@ from qdfm.algorithms import QDFM
 from qdfm.algorithms.guidedcritic import CriticState
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
+from qdfm.metrics import total_variation
 
 STATES, ACTIONS, ROWS = 8, 6, 24_000
 GRID, LOG_LOW, LOG_HIGH = 4001, -50.0, 7.0  # of the integral in self_normalised, over log s
@@ -122,7 +123,7 @@ def _program(config: QDFM, spec: Spec, parts: int) -> Callable[..., jax.Array]:
 
 def variation(p: np.ndarray, q: np.ndarray) -> float:
     """Mean total variation over the states."""
-    return float(np.abs(p - q).sum(1).mean() / 2)
+    return float(total_variation(p, q).mean())
 
 
 def divergence(p: np.ndarray, q: np.ndarray) -> float:
