@@ -11,7 +11,7 @@ from qdfm.algorithms.flowpolicy import FlowPolicy
 from qdfm.data.actions import Discrete, MultiDiscrete
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
-from qdfm.nets import RateNet
+from qdfm.ratenets import RateNet
 
 ONE, TWO, UNEQUAL = Discrete(5), MultiDiscrete((3, 3)), MultiDiscrete((2, 4))
 DRAWS = 20_000

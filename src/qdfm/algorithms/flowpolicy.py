@@ -15,7 +15,7 @@ from qdfm.flow import samplers
 from qdfm.flow.losses import Scores
 from qdfm.flow.path import draw_source
 from qdfm.flow.rates import PARAMETERISATIONS, log_posterior, off_diagonal
-from qdfm.nets import RATE_NETWORKS, RateNet
+from qdfm.ratenets import RATE_NETWORKS, RateNet
 
 KERNEL_ENTRIES = 2**24  # of the joint chain's step kernels that are held at a time
 

@@ -39,7 +39,8 @@ from qdfm.flow import losses
 from qdfm.flow.path import draw_times, one_hot
 from qdfm.flow.rates import PARAMETERISATIONS
 from qdfm.flow.samplers import inverse_cdf
-from qdfm.nets import RateNet, context
+from qdfm.nets import context
+from qdfm.ratenets import RateNet
 
 ENUMERATED_MAX = 1024  # choices of one token up to which endpoints are enumerated by default
 CACHE_ROWS = 4096  # rows whose support is drawn at a time

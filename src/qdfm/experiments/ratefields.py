@@ -29,8 +29,8 @@ from qdfm.experiments.report import provenance
 from qdfm.flow import losses
 from qdfm.flow.path import draw_times
 from qdfm.metrics import total_variation
-from qdfm.nets import PairNet, RateNet
 from qdfm.progress import open_progress
+from qdfm.ratenets import PairNet, RateNet
 
 BETA, LEARNING_RATE, EMA = 2.0, 1e-3, 0.995
 OURS, ONE_STEP = "posterior", "posterior, one step"

@@ -8,8 +8,8 @@
 | `diffuse`   | softplus(g_x)         | row x = A_t of a K×K generator from a network that does not see A_t |
 
 An entry of `PARAMETERISATIONS` says how scores become rates; which network gives the scores (for `energy` they are
-−E, for `diffuse` one row) is `nets.RATE_NETWORKS`. A new parameterisation is an entry in each. All rates vanish at the
-current choice, at illegal choices, and for tokens that have already arrived.
+−E, for `diffuse` one row) is `ratenets.RATE_NETWORKS`. A new parameterisation is an entry in each. All rates vanish at
+the current choice, at illegal choices, and for tokens that have already arrived.
 """
 
 from collections.abc import Callable

@@ -10,7 +10,7 @@ from qdfm.algorithms.flowpolicy import FlowPolicy
 from qdfm.data.actions import Discrete, MultiDiscrete
 from qdfm.data.spec import Spec
 from qdfm.flow.rates import PARAMETERISATIONS, off_diagonal
-from qdfm.nets import RATE_NETWORKS, EnergyNet, FlowNet, PairNet, time_embedding
+from qdfm.ratenets import RATE_NETWORKS, EnergyNet, FlowNet, PairNet, time_embedding
 
 SPEC = Spec((2,), MultiDiscrete((3, 3)))
 
