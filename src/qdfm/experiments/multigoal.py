@@ -48,7 +48,7 @@ METHODS: dict[str, Config] = {
     "BCQ": BCQ(train_steps=30_000, gamma=GAMMA),
     "BRAC": BRAC(clone_steps=10_000, train_steps=20_000, gamma=GAMMA),
 }
-QUICK_METHODS = ("QDFM", "BC", "BoltzBC", "GreedyQ", "CQL", "AWAC")
+QUICK_METHODS = ("QDFM", "BC", "BoltzBC", "CQL")
 
 # The paper's return, its deviation and mode coverage for K = 2, 3, 4, 5.
 PAPER: dict[str, tuple[tuple[float, float, float], ...]] = {
