@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from qdfm.algorithms import learner
-from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_preference
+from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_batch
 from qdfm.algorithms.critic import CriticConfig, init_critic, regress, vector_values
 from qdfm.algorithms.learner import Learner
 from qdfm.algorithms.softmax import imitate, init_softmax, log_softmax_of, tokenwise
@@ -45,9 +45,7 @@ def advantage_algorithm(
         )
 
     def update(state: State, dataset: Dataset, cache: None, key: jax.Array) -> tuple[State, Metrics]:
-        rows, omega = jax.random.split(key)
-        batch = dataset.sample(rows, config.batch_size)
-        preference = draw_preference(config, spec, omega, config.batch_size)
+        batch, preference = draw_batch(config, spec, dataset, key)
         target = state.critic.average
         q = vector_values(config, spec, target, batch.observation, preference, batch.action[:, None])[:, 0, 0]
         value, value_loss = fit_value(config, spec, state.value, batch, preference, q, expectile)

@@ -132,6 +132,12 @@ def legal_choices(spec: Spec, mask: jax.Array | None, rows: int) -> jax.Array:
     return jnp.broadcast_to(legal if mask is None else legal & mask, (rows, *spec.legal.shape))
 
 
+def draw_batch(config: Config, spec: Spec, dataset: Dataset, key: jax.Array) -> tuple[Dataset, jax.Array]:
+    """What a gradient step begins with: a batch of transitions and a preference for each."""
+    rows, omega = jax.random.split(key)
+    return dataset.sample(rows, config.batch_size), draw_preference(config, spec, omega, config.batch_size)
+
+
 def draw_preference(config: Config, spec: Spec, key: jax.Array, rows: int) -> jax.Array:
     """ω `[rows, objectives]`: the config's own, or ω ~ Dirichlet(1), uniform on the simplex."""
     if config.preference is not None:

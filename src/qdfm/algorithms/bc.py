@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from qdfm.algorithms.base import Algorithm, Config, Metrics, Phase, draw_preference
+from qdfm.algorithms.base import Algorithm, Config, Metrics, Phase, draw_batch
 from qdfm.algorithms.learner import Learner
 from qdfm.algorithms.softmax import imitate, init_softmax, log_softmax_of, tokenwise
 from qdfm.data.dataset import Dataset
@@ -42,9 +42,7 @@ def clone_phase(
     """Maximum likelihood of the logged actions, for the network that `get` finds in the state."""
 
     def update(state: Any, dataset: Dataset, cache: None, key: jax.Array) -> tuple[Any, Metrics]:
-        rows, omega = jax.random.split(key)
-        batch = dataset.sample(rows, config.batch_size)
-        preference = draw_preference(config, spec, omega, config.batch_size)
+        batch, preference = draw_batch(config, spec, dataset, key)
         new, loss, norm = imitate(config, spec, get(state), batch, preference)
         return put(state, new), {"loss": loss, "grad_norm": norm}
 

@@ -14,22 +14,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_preference
-from qdfm.algorithms.critic import (
-    CriticConfig,
-    expected,
-    greedy_law,
-    init_critic,
-    preferred_values,
-    regress,
-    vector_values,
-)
+from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_batch
+from qdfm.algorithms.critic import CriticConfig, double_q, greedy_law, init_critic, preferred_values, regress
 from qdfm.algorithms.guidance import keep_supported
 from qdfm.algorithms.learner import Learner
 from qdfm.algorithms.softmax import imitate, init_softmax, log_softmax_of, tokenwise
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
+from qdfm.nets import MLP
 
 
 @dataclass(frozen=True)
@@ -54,29 +47,27 @@ class BCQ(CriticConfig):
         if not 0 <= config.threshold <= 1:
             raise QDFMError(f"bcq: threshold is {config.threshold}; it must lie between 0 and 1.")
 
-        def constrained(log_mu: jax.Array, q: jax.Array) -> jax.Array:
-            return greedy_law(q, jnp.isfinite(keep_supported(log_mu, config.threshold)))
+        def likely(behaviour: MLP, observation: jax.Array, preference: jax.Array, mask: jax.Array | None) -> jax.Array:
+            log_mu = log_softmax_of(spec, behaviour, observation, preference, mask)
+            return jnp.isfinite(keep_supported(log_mu, config.threshold))
 
         def init(key: jax.Array) -> State:
             k1, k2 = jax.random.split(key)
             return State(init_softmax(config, spec, k1), init_critic(config, spec, k2))
 
         def update(state: State, dataset: Dataset, cache: None, key: jax.Array) -> tuple[State, Metrics]:
-            rows, omega = jax.random.split(key)
-            batch = dataset.sample(rows, config.batch_size)
-            preference = draw_preference(config, spec, omega, config.batch_size)
+            batch, preference = draw_batch(config, spec, dataset, key)
             behaviour, clone_loss, _ = imitate(config, spec, state.behaviour, batch, preference)
             seen = batch.next_observation
-            log_mu = log_softmax_of(spec, behaviour.net, seen, preference, batch.next_mask)
-            choice = constrained(log_mu, preferred_values(config, spec, state.critic.net, seen, preference))
-            value = expected(choice, vector_values(config, spec, state.critic.average, seen, preference))
+            allowed = likely(behaviour.net, seen, preference, batch.next_mask)
+            value = double_q(config, spec, state.critic, seen, preference, allowed)
             critic, metrics = regress(config, spec, state.critic, batch, preference, value)
             return State(behaviour, critic), metrics | {"clone_loss": clone_loss}
 
         def log_law(policy: Any, observation: jax.Array, preference: jax.Array, mask: jax.Array | None) -> jax.Array:
             behaviour, critic = policy
-            log_mu = log_softmax_of(spec, behaviour, observation, preference, mask)
-            return jnp.log(constrained(log_mu, preferred_values(config, spec, critic, observation, preference)))
+            q = preferred_values(config, spec, critic, observation, preference)
+            return jnp.log(greedy_law(q, likely(behaviour, observation, preference, mask)))
 
         return tokenwise(
             spec,

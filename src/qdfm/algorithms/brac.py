@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from qdfm.algorithms import learner
-from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_preference
+from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_batch
 from qdfm.algorithms.bc import clone_phase
 from qdfm.algorithms.critic import CriticConfig, expected, init_critic, preferred_values, regress, vector_values
 from qdfm.algorithms.learner import Learner
@@ -54,9 +54,7 @@ class BRAC(CriticConfig):
             )
 
         def update(state: State, dataset: Dataset, cache: None, key: jax.Array) -> tuple[State, Metrics]:
-            rows, omega = jax.random.split(key)
-            batch = dataset.sample(rows, config.batch_size)
-            preference = draw_preference(config, spec, omega, config.batch_size)
+            batch, preference = draw_batch(config, spec, dataset, key)
             behaviour = state.behaviour.average
 
             seen, mask = batch.next_observation, batch.next_mask

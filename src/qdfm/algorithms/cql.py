@@ -15,17 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 
-from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_preference, legal_choices
-from qdfm.algorithms.critic import (
-    CriticConfig,
-    expected,
-    greedy_law,
-    init_critic,
-    preferred_values,
-    regress,
-    scalarise,
-    vector_values,
-)
+from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_batch, legal_choices
+from qdfm.algorithms.critic import CriticConfig, double_q, init_critic, preferred_values, regress, scalarise
 from qdfm.algorithms.learner import Learner
 from qdfm.algorithms.softmax import log_likelihood, tokenwise
 from qdfm.data.dataset import Dataset
@@ -60,17 +51,10 @@ class CQL(CriticConfig):
             raise QDFMError(f"cql: temperature is {config.temperature}; it must be positive.")
 
         def update(critic: Learner, dataset: Dataset, cache: None, key: jax.Array) -> tuple[Learner, Metrics]:
-            rows, omega = jax.random.split(key)
-            batch = dataset.sample(rows, config.batch_size)
-            preference = draw_preference(config, spec, omega, config.batch_size)
+            batch, preference = draw_batch(config, spec, dataset, key)
             legal = legal_choices(spec, batch.mask, len(batch))
             next_legal = legal_choices(spec, batch.next_mask, len(batch))
-            choice = greedy_law(
-                preferred_values(config, spec, critic.net, batch.next_observation, preference), next_legal
-            )
-            value = expected(
-                choice, vector_values(config, spec, critic.average, batch.next_observation, preference)
-            )  # double Q-learning: chosen by the network, valued by its target
+            value = double_q(config, spec, critic, batch.next_observation, preference, next_legal)
 
             def penalty(values: jax.Array) -> jax.Array:
                 q = jnp.where(legal, scalarise(values, preference), -jnp.inf)  # [E, B, D, K]

@@ -117,6 +117,14 @@ def greedy_law(q: jax.Array, allowed: jax.Array) -> jax.Array:
     return jax.nn.one_hot(best, q.shape[-1], dtype=q.dtype)
 
 
+def double_q(
+    config: CriticConfig, spec: Spec, critic: Learner, observation: jax.Array, preference: jax.Array, allowed: jax.Array
+) -> jax.Array:
+    """Values `[B, objectives]` of the best allowed actions, chosen by the network and valued by its target."""
+    choice = greedy_law(preferred_values(config, spec, critic.net, observation, preference), allowed)
+    return expected(choice, vector_values(config, spec, critic.average, observation, preference))
+
+
 def regress(
     config: CriticConfig,
     spec: Spec,

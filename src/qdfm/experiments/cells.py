@@ -25,6 +25,11 @@ class Settings:
     """Keep the cells that are already in the folder."""
     progress: bool = True
 
+    @property
+    def full(self) -> bool:
+        """Whether all of the experiment is run, so that what it is known to show can stand beside it."""
+        return not (self.quick or self.only)
+
     def chosen(self, what: str, known: Iterable[str], quick: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """The names of `only`, checked; where there are none, all that are known (or those of a quick run)."""
         known = tuple(known)

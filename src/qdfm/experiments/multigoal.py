@@ -106,7 +106,7 @@ def run(settings: Settings) -> None:
         seeds=list(seeds),
         steps={name: _steps(configured(name, settings.quick)) for name in chosen},
     )
-    notes = NOTES if settings.quick or settings.only else f"{NOTES}\n\n{FINDINGS}"
+    notes = f"{NOTES}\n\n{FINDINGS}" if settings.full else NOTES
     write_report(settings.out, "Multi-goal gridworld", made, results, tables, notes, _headlines(results, sizes))
 
 
