@@ -1,4 +1,4 @@
-"""A finite decision process written out as arrays, which is also an environment: look a step up instead of computing it.
+"""A finite decision process written out as arrays, which is also an environment that looks its steps up.
 
 Whatever is exact starts here: `exact` carries a policy through the process, `pareto` finds all it can reach.
 """
