@@ -15,6 +15,7 @@ import numpy as np
 from qdfm.agent import Agent, compiled
 from qdfm.algorithms.base import Config
 from qdfm.data.spec import Spec
+from qdfm.envs.accumulated import Accumulated
 from qdfm.envs.base import JaxEnv
 from qdfm.envs.registry import ENVIRONMENTS
 from qdfm.errors import QDFMError, unknown
@@ -80,6 +81,8 @@ def rollout(
     agent: Agent, env: JaxEnv, episodes: int, seed: int = 0, greedy: bool = False, preference: Any = None
 ) -> Rollout:
     """Episodes with all their states."""
+    if agent.spec.accumulation is not None:
+        env = Accumulated(env, agent.spec.accumulation.gamma)
     _check_fits(agent.spec, env.spec.observation_shape, env.spec.actions, env.spec.objectives)
     omega = _preference(agent, preference)
     key = jax.random.key(seed, impl="threefry2x32")
