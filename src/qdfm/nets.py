@@ -22,7 +22,9 @@ def features(spec: Spec, observation: jax.Array) -> jax.Array:
     x = observation.reshape(*observation.shape[: observation.ndim - len(spec.observation_shape)], -1)
     if not spec.categories:
         return x / 255 if x.dtype == jnp.uint8 else x
-    columns = [x[..., i : i + 1] if n == 0 else jax.nn.one_hot(x[..., i], n) for i, n in enumerate(spec.categories)]
+    columns = [
+        x[..., i : i + 1] if n == 0 else jax.nn.one_hot(x[..., i].astype(int), n) for i, n in enumerate(spec.categories)
+    ]
     return jnp.concatenate(columns, -1)
 
 
