@@ -149,6 +149,9 @@ def test_hypervolume_by_hand():
     assert hypervolume(points, [0.0, 0.0]) == 4.0  # 3 × 1 and the 1 × 1 above it; the last two touch the axis or miss
     assert hypervolume(points[3:], [0.0, 0.0]) == 0.0
     assert hypervolume(points, np.array([0.0, -1.0])) == 5 * 1 + 3 * 1 + 1 * 1
+    for bad in (np.inf, np.nan):
+        with pytest.raises(QDFMError, match="NaN or infinite"):
+            hypervolume(np.full((1, 3), bad), np.zeros(3))
 
 
 def test_non_dominated_keeps_one_of_equals():

@@ -120,8 +120,9 @@ def hypervolume(points: np.ndarray, reference: np.ndarray | Sequence[float]) -> 
     import moocore
 
     points, reference = np.asarray(points, np.float64), np.asarray(reference, np.float64)
-    points = points[(points > reference).all(1)]
-    return float(moocore.hypervolume(points, ref=reference, maximise=True)) if len(points) else 0.0
+    if not (np.isfinite(points).all() and np.isfinite(reference).all()):  # moocore can crash on them
+        raise QDFMError("The hypervolume of NaN or infinite values is not defined; leave such returns out.")
+    return float(moocore.hypervolume(points, ref=reference, maximise=True))
 
 
 def non_dominated(points: np.ndarray, tolerance: float = 1e-9) -> np.ndarray:
