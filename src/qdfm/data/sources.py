@@ -42,6 +42,18 @@ def _fork() -> Dataset:
     return collect_experts(Fork(), 2, per_goal=500)
 
 
+def _deep_sea(map_name: str) -> Dataset:
+    from qdfm.collect.tabular import collect_deep_sea
+
+    return collect_deep_sea(map_name)
+
+
+def _resource() -> Dataset:
+    from qdfm.collect.tabular import collect_resource
+
+    return collect_resource()
+
+
 GENERATORS: dict[str, Generator] = {
     f"multigoal-{goals}": Generator(
         make=partial(_multigoal, goals),
@@ -50,6 +62,11 @@ GENERATORS: dict[str, Generator] = {
     for goals in (2, 3, 4, 5)
 } | {
     "fork": Generator(_fork, "Two objectives, a goal for each and a trap between; 500 demonstrations of each goal"),
+    "deep-sea-treasure": Generator(
+        partial(_deep_sea, "convex"), "Treasure or time, by twelve heuristics and at random"
+    ),
+    "deep-sea-treasure-concave": Generator(partial(_deep_sea, "concave"), "The same with a concave front"),
+    "resource-gathering": Generator(_resource, "Gold, a diamond and safety, by six heuristics and at random"),
 }
 
 
