@@ -256,6 +256,10 @@ def test_stochastic_outcomes_discounts_and_a_preference_by_hand():
     assert out.running == pytest.approx(0.0, abs=1e-12)
     np.testing.assert_allclose(out.visits, [1 / (1 - back) + 0.5 * 0.25 / (1 - back), 2 * 0.5 / (1 - back)], atol=1e-12)
 
+    other = np.array([[0.2, 0.8], [0.5, 0.5]])
+    together = exact.expected_returns(table, np.stack([p, other]), g)
+    np.testing.assert_allclose(together, [exact.carry(table, law, g).expected_return for law in (p, other)], atol=1e-13)
+
     beta, omega = 2.0, np.array([0.4, 0.6])
     value, last = 0.0, 0.6
     for _ in range(2000):

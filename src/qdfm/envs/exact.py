@@ -40,6 +40,23 @@ def carry(table: Tabular, probabilities: np.ndarray, gamma: float = 1.0) -> Carr
     return Carried(total, visits, float(alive.sum()))
 
 
+def expected_returns(table: Tabular, probabilities: np.ndarray, gamma: float = 1.0) -> np.ndarray:
+    """The expected returns `[policies, objectives]` of many policies `[policies, S, A]` at once, within the horizon."""
+    laws = np.asarray(probabilities, np.float64)
+    states, actions, _ = table.next_state.shape
+    goes_on = np.zeros((states, actions, states))
+    at = (*np.indices(table.next_state.shape)[:2], table.next_state)
+    np.add.at(goes_on, at, np.where(table.terminated, 0.0, table.probability))
+    paid = np.einsum("psa,sar->psr", laws, (table.probability[..., None] * table.reward).sum(2))
+    moves = np.einsum("psa,sat->pst", laws, goes_on)
+    alive, total = np.zeros(laws.shape[:2]), np.zeros((len(laws), table.objectives))
+    alive[:, table.start] = 1.0
+    for step in range(table.horizon):
+        total += gamma**step * np.einsum("ps,psr->pr", alive, paid)
+        alive = np.einsum("ps,pst->pt", alive, moves)
+    return total
+
+
 def kl_optimum(
     table: Tabular,
     mu: np.ndarray,
