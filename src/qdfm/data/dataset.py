@@ -30,6 +30,7 @@ from qdfm.data.checks import (
 )
 from qdfm.data.spec import Accumulation, Normalisation, Spec
 from qdfm.errors import QDFMError
+from qdfm.metrics import non_dominated
 
 FORMAT = "qdfm-dataset"
 FORMAT_VERSION = 1
@@ -109,19 +110,22 @@ class Dataset:
     def with_accumulated(self, gamma: float) -> "Dataset":
         """The same rows whose observations also hold the discounted return so far and γ^t, for nonlinear utilities.
 
-        Every episode must begin where the data has its first row. Returns span the range of the utility.
+        Every episode must begin where the data has its first row. Utilities weigh a shortfall in units of the range
+        that the data's non-dominated returns span.
         """
         spec = self.spec
         if len(spec.observation_shape) != 1 or spec.accumulation is not None:
             raise QDFMError("Accumulated returns need flat observations that do not hold them yet.")
         returns = self.returns(gamma)
-        best, worst = returns.max(0), returns.min(0)
-        flat = np.flatnonzero(best - worst <= CONSTANT * np.abs(returns).max(0))
+        best, lowest = returns.max(0), returns.min(0)
+        flat = np.flatnonzero(best - lowest <= CONSTANT * np.abs(returns).max(0))
         if flat.size:
             raise QDFMError(
                 f"Objective {flat[0] + 1} has the return {best[flat[0]]:g} in every episode, so it has no range to be "
                 "weighed by; leave it out of the reward."
             )
+        worst = returns[non_dominated(returns)].min(0)
+        worst = np.where(best - worst > CONSTANT * np.abs(best), worst, lowest)  # one return may be best in everything
         step, first = self._steps()
         weight = gamma**step
         paid = np.cumsum(weight[:, None] * np.asarray(self.reward, np.float64), 0)

@@ -34,7 +34,7 @@ class Accumulation:
 
     gamma: float
     best: tuple[float, ...]  # the largest return in the data, by objective
-    worst: tuple[float, ...]  # the smallest
+    worst: tuple[float, ...]  # the smallest among returns that no other dominates
 
 
 @dataclass(frozen=True)
