@@ -1,5 +1,6 @@
 """Metrics against the standard library, SciPy, closed forms and hand counts."""
 
+import itertools
 import math
 import statistics
 
@@ -7,14 +8,21 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from qdfm.errors import QDFMError
 from qdfm.metrics import (
     bootstrap_interval,
     chi_square,
     chi_square_tail,
+    expected_utility,
+    front_coverage,
     holm,
+    hypervolume,
     interquartile_interval,
     interquartile_mean,
     mode_coverage,
+    non_dominated,
+    simplex,
+    spacing,
     summarise,
 )
 
@@ -115,3 +123,94 @@ def test_holm_steps_down_until_the_first_that_stays():
     assert holm(p[:2], 0.05) == [1, 0]  # ≤ .05/2, then ≤ .05/1
     assert holm([0.03, 0.04], 0.05) == []
     assert holm([], 0.05) == []
+
+
+def volume_of_boxes(points: np.ndarray, reference: np.ndarray) -> float:
+    """The volume of the union of the boxes from the reference up to each point, by inclusion and exclusion."""
+    total = 0.0
+    for size in range(1, len(points) + 1):
+        for some in itertools.combinations(points, size):
+            total -= (-1) ** size * np.prod(np.maximum(np.min(some, axis=0) - reference, 0))
+    return total
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4])
+def test_hypervolume_is_inclusion_and_exclusion_of_boxes(count, objectives):
+    rng = np.random.default_rng(10 * objectives + count)
+    reference = np.linspace(-1, 0.2, objectives)
+    for _ in range(20):
+        points = rng.normal(0.5, 1, (count, objectives))  # some below the reference, in some objectives or in all
+        assert hypervolume(points, reference) == pytest.approx(volume_of_boxes(points, reference), abs=1e-12)
+
+
+def test_hypervolume_by_hand():
+    points = np.array([[3.0, 1.0], [1.0, 2.0], [2.0, 1.0], [5.0, 0.0], [-1.0, 9.0]])
+    assert hypervolume(points, [0.0, 0.0]) == 4.0  # 3 × 1 and the 1 × 1 above it; the last two touch the axis or miss
+    assert hypervolume(points[3:], [0.0, 0.0]) == 0.0
+    assert hypervolume(points, np.array([0.0, -1.0])) == 5 * 1 + 3 * 1 + 1 * 1
+    for bad in (np.inf, np.nan):
+        with pytest.raises(QDFMError, match="NaN or infinite"):
+            hypervolume(np.full((1, 3), bad), np.zeros(3))
+
+
+def test_non_dominated_keeps_one_of_equals():
+    points = np.array([[0, 3], [1, 1], [2, 2], [2, 2], [3, 0], [2, 1], [2 + 1e-12, 2 - 1e-12], [0, 3 - 1e-6]])
+    mask = non_dominated(points)
+    assert mask.dtype == bool
+    assert mask[[0, 4]].all() and not mask[[1, 5, 7]].any()
+    assert mask[[2, 3, 6]].sum() == 1
+    assert non_dominated(np.array([[1.0, 0.0], [0.7, 0.1], [0.0, 1.0]]), tolerance=0.2).tolist() == [True, False, True]
+    assert non_dominated(np.empty((0, 3))).shape == (0,)
+
+
+@pytest.mark.parametrize("objectives", [1, 2, 3, 4])
+def test_non_dominated_is_what_no_other_dominates(objectives):
+    points = np.unique(np.random.default_rng(objectives).integers(0, 5, (60, objectives)), axis=0)
+    alone = [not any((q >= p).all() and (q > p).any() for q in points) for p in points]
+    assert non_dominated(points).tolist() == alone
+
+
+def test_spacing_by_hand():
+    # Scaled to (0, 1), (.1, .5), (.4, .25), (1, 0), the third objective to 0: dᵢ = .6, .55, .55, .85.
+    points = np.array([[0, 400, 7], [1, 200, 7], [4, 100, 7], [10, 0, 7]])
+    assert spacing(points) == pytest.approx(statistics.stdev([0.6, 0.55, 0.55, 0.85]))
+    assert spacing(points[[0, 3]]) == 0.0
+    assert spacing(np.array([[0.0, 8.0], [5.0, 4.0], [10.0, 0.0]])) == pytest.approx(0.0, abs=1e-15)
+    assert spacing(np.array([[2.0], [2.0], [2.0]])) == 0.0
+
+
+def test_expected_utility_takes_the_best_point_for_each_preference():
+    points = np.array([[4.0, 0.0], [0.0, 2.0], [1.0, 1.0]])
+    preferences = np.array([[1.0, 0.0], [0.25, 0.75], [0.0, 1.0]])
+    assert expected_utility(points, preferences) == pytest.approx((4 + 1.5 + 2) / 3)
+    assert expected_utility(points[2:], preferences) == pytest.approx(1.0)
+
+
+def test_front_coverage_counts_the_points_that_are_met():
+    front = np.array([[0.0, 3.0], [1.0, 2.0], [2.0, 1.0], [3.0, 0.0]])
+    points = np.array([[0.1, 2.9], [1.0, 1.8], [0.05, 3.0], [9.0, 9.0], [3.0, 0.0]])
+    assert front_coverage(points, front, 0.11) == 0.5  # the second misses by .2 in one objective; near twice is once
+    assert front_coverage(points, front, 0.21) == 0.75
+    assert front_coverage(points, front, 0.0) == 0.25
+    assert front_coverage(np.empty((0, 2)), front, 1.0) == 0.0
+
+
+def test_simplex_of_two_objectives_is_a_line():
+    w = np.linspace(0, 1, 11)
+    np.testing.assert_allclose(simplex(2, 11), np.stack([w, 1 - w], 1), atol=1e-15)
+    assert simplex(2, 2).tolist() == [[0, 1], [1, 0]]
+    assert simplex(1, 4).tolist() == [[1]]
+
+
+@pytest.mark.parametrize(("objectives", "count", "h"), [(3, 3, 1), (3, 14, 3), (3, 15, 4), (4, 4, 1), (4, 40, 4)])
+def test_simplex_of_more_objectives_is_the_finest_lattice(objectives, count, h):
+    whole = [parts for parts in itertools.product(range(h + 1), repeat=objectives) if sum(parts) == h]
+    finer = sum(sum(parts) == h + 1 for parts in itertools.product(range(h + 2), repeat=objectives))
+    assert len(whole) <= count < finer
+    np.testing.assert_allclose(simplex(objectives, count), np.array(whole) / h, atol=1e-15)
+
+
+def test_simplex_refuses_fewer_preferences_than_objectives():
+    with pytest.raises(QDFMError, match="2 preferences cannot hold the 3"):
+        simplex(3, 2)

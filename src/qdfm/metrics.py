@@ -1,11 +1,15 @@
 """Numbers over episodes, seeds and tasks: means with sample deviations, bootstrap intervals, interquartile means,
-coverage, goodness of fit."""
+coverage, goodness of fit; and over sets of returns `[n, objectives]`, all of them maximised: hypervolume, what is not
+dominated, spacing, expected utility, coverage of a known front."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
+
+from qdfm.errors import QDFMError
 
 
 @dataclass(frozen=True)
@@ -106,3 +110,82 @@ def holm(p_values: Sequence[float] | np.ndarray, level: float) -> list[int]:
         if p_values[place] > level / (len(order) - i):
             return order[:i]
     return order
+
+
+def hypervolume(points: np.ndarray, reference: np.ndarray | Sequence[float]) -> float:
+    """The volume between the reference and the points `[n, objectives]`, 0 for no points.
+
+    A point that does not beat the reference in every objective counts nothing.
+    """
+    import moocore
+
+    points, reference = np.asarray(points, np.float64), np.asarray(reference, np.float64)
+    if not (np.isfinite(points).all() and np.isfinite(reference).all()):  # moocore can crash on them
+        raise QDFMError("The hypervolume of NaN or infinite values is not defined; leave such returns out.")
+    return float(moocore.hypervolume(points, ref=reference, maximise=True))
+
+
+def non_dominated(points: np.ndarray, tolerance: float = 1e-9) -> np.ndarray:
+    """Which of the points `[n, objectives]` no other one dominates, as a mask `[n]`.
+
+    Of points equal within the tolerance one is kept, so the sum of the mask is the number of distinct ones. A point
+    counts as dominated where another falls behind it in no objective by more than the tolerance.
+    """
+    points = np.asarray(points, np.float64)
+    keep = np.zeros(len(points), bool)
+    # What dominates a point has a greater sum, so the first that is left is never dominated by one that comes later.
+    left = np.argsort(-points.sum(1), kind="stable")
+    while len(left):
+        best = left[0]
+        keep[best] = True
+        left = left[(points[left] > points[best] + tolerance).any(1)]
+    return keep
+
+
+def spacing(points: np.ndarray) -> float:
+    """Schott's spacing of points `[n, objectives]`: the sample deviation (n − 1) of dᵢ = minⱼ Σₖ |fᵢₖ − fⱼₖ|.
+
+    Every objective is first scaled to [0, 1] over the points, one without range to 0. Smaller is more even. Fewer than
+    three points have equal distances and 0 by convention, so compare it only beside the number of points.
+    """
+    points = np.asarray(points, np.float64)
+    if len(points) < 3:
+        return 0.0
+    low, extent = points.min(0), np.ptp(points, 0)
+    scaled = (points - low) / np.where(extent > 0, extent, 1.0)
+    distance = np.abs(scaled[:, None] - scaled).sum(-1)  # [n, n]
+    np.fill_diagonal(distance, np.inf)
+    return float(distance.min(1).std(ddof=1))
+
+
+def expected_utility(points: np.ndarray, preferences: np.ndarray) -> float:
+    """The mean over preferences ω `[m, objectives]` of the best ⟨ω, point⟩ among the points `[n, objectives]`."""
+    return float((np.asarray(preferences, np.float64) @ np.asarray(points, np.float64).T).max(1).mean())
+
+
+def front_coverage(points: np.ndarray, front: np.ndarray, tolerance: float) -> float:
+    """The share of the points of a front `[m, objectives]` that some of the points `[n, objectives]` comes near.
+
+    Near means within the tolerance in every objective.
+    """
+    gap = np.abs(np.asarray(front, np.float64)[:, None] - np.asarray(points, np.float64)).max(-1)  # [m, n]
+    return float((gap <= tolerance).any(1).mean())
+
+
+def simplex(objectives: int, count: int) -> np.ndarray:
+    """At most `count` evenly spread preferences `[n, objectives]`, the single objectives among them.
+
+    Two objectives have exactly `count`, from (0, 1) to (1, 0). More have the finest lattice, all vectors of multiples
+    of 1/h that sum to 1, with no more than `count` points. One has the preference 1 only.
+    """
+    if count < objectives:
+        raise QDFMError(f"{count} preferences cannot hold the {objectives} single objectives; ask for more.")
+    if objectives == 1:
+        return np.ones((1, 1))
+    h = 1
+    while math.comb(h + objectives, objectives - 1) <= count:
+        h += 1
+    # A vector is objectives − 1 bars among h stars: its parts are the stars between neighbouring bars.
+    places = range(h + objectives - 1)
+    bars = np.array([(-1, *bar, len(places)) for bar in combinations(places, objectives - 1)])
+    return (np.diff(bars, axis=1) - 1) / h
