@@ -225,6 +225,79 @@ def _where_to_play(checkpoint: Path) -> str:
     return task
 
 
+# qdfm pareto
+
+
+@dataclasses.dataclass(frozen=True)
+class ParetoArguments:
+    """The front that a saved agent reaches as its preference varies: front.png, front.csv and its measures."""
+
+    checkpoint: Annotated[Positional[Path], arg(metavar="CHECKPOINT")]
+    """An agent-SEED.safetensors file."""
+    env: str | None = None
+    """A built-in environment or a Gymnasium id (default: the task that the file's run was trained on)."""
+    preferences: int = 101
+    """How many preferences, evenly spread (for three objectives and more, the finest lattice with at most as many)."""
+    episodes: int = 1
+    """Episodes per preference; a point is their mean."""
+    sampled: bool = False
+    """Draw actions instead of taking the most likely one."""
+    gamma: float = 1.0
+    """The discount of the returns; 1: none."""
+    seed: int = 0
+    """Seed of the episodes."""
+    reference: tuple[float, ...] | None = None
+    """Where the hypervolume is measured from (default: the worst of the sweep minus 10 % of its range)."""
+    out: Path | None = None
+    """The folder of the files (default: that of the checkpoint)."""
+
+
+def _pareto(words: list[str]) -> None:
+    def command(args: Annotated[ParetoArguments, FLAT]) -> None:
+        _run_pareto(args)
+
+    command.__doc__ = ParetoArguments.__doc__
+    _parse("pareto", command, words)
+
+
+def _run_pareto(args: ParetoArguments) -> None:
+    from qdfm.agent import load
+    from qdfm.frontplot import draw_front
+    from qdfm.metrics import hypervolume, simplex, spacing
+    from qdfm.sweep import sweep, worst_corner
+
+    agent = load(args.checkpoint)
+    env = args.env or _where_to_play(args.checkpoint)
+    objectives = agent.spec.objectives
+    if args.reference is not None and len(args.reference) != objectives:
+        raise QDFMError(f"--reference has {len(args.reference)} numbers; give {objectives}, one per objective.")
+    out = args.out or args.checkpoint.parent
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise QDFMError(f"Cannot create {out} ({error.strerror}); choose a writable folder.") from None
+    omega = simplex(objectives, args.preferences)
+    swept = sweep(agent, env, omega, args.episodes, args.seed, greedy=not args.sampled, gamma=args.gamma)
+    reference = worst_corner(swept.returns) if args.reference is None else args.reference
+    front = swept.returns[swept.non_dominated()]
+    measures = {
+        "preferences": len(omega),
+        "episodes": args.episodes,
+        "greedy": not args.sampled,
+        "gamma": args.gamma,
+        "hypervolume": hypervolume(front, reference),
+        "reference": [float(r) for r in reference],
+        "non_dominated": len(front),
+        "spacing": spacing(front),
+    }
+    print(json.dumps({"env": env, "algorithm": agent.config.name, **measures}))
+    if args.reference is None:
+        print("The reference is the worst of the sweep minus 10 % of its range; give --reference to compare agents.")
+    draw_front(out / "front.png", swept.returns, title=f"{agent.config.name} in {env}")
+    swept.write_csv(out / "front.csv")
+    print(f"Wrote front.png and front.csv to {out}.")
+
+
 # qdfm reproduce
 
 
@@ -329,6 +402,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "list": _list,
     "train": _train,
     "evaluate": _evaluate,
+    "pareto": _pareto,
     "reproduce": _reproduce,
 }
 DATA_COMMANDS: dict[str, Callable[[list[str]], None]] = {"inspect": _inspect, "make": _make}

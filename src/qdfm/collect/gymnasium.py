@@ -94,6 +94,6 @@ def _check_memory(transitions: int, shape: Any, dtype: Any) -> None:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory / 2:
         raise QDFMError(
-            f"{transitions} transitions take {needed / 2**30:.1f} GiB but this machine has {memory / 2**30:.1f} GiB; "
-            "collect fewer."
+            f"{transitions} transitions take {needed / 2**30:.1f} GiB, more than half of this machine's "
+            f"{memory / 2**30:.1f} GiB; collect fewer (qdfm data make --transitions)."
         )
