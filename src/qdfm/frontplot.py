@@ -28,7 +28,6 @@ def draw_front(
     `[n, objectives]`, grey; `front` the true front `[m, objectives]`, black: with two objectives the border of what it
     dominates, else its points, because a point off the border of a pair may be on it in another.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     achieved = np.asarray(achieved)
@@ -38,7 +37,7 @@ def draw_front(
     across = min(PANELS, len(pairs))
     down = math.ceil(len(pairs) / across)
     size = (4.6 * across, 3.8 * down + 0.6)
-    figure = Figure(figsize=size, layout="constrained")  # without pyplot, whose backend is the user's
+    figure = Figure(figsize=size, layout="constrained")  # without pyplot, whose backend is the user's; PNG means Agg
     axes = figure.subplots(down, across, squeeze=False)
     for axis, (x, y) in zip(axes.flat, pairs):
         if data is not None:
@@ -59,6 +58,5 @@ def draw_front(
     if title is not None:
         figure.suptitle(title)
     content = io.BytesIO()
-    FigureCanvasAgg(figure)
     figure.savefig(content, format="png", dpi=130)
     write_file(Path(path), content.getvalue())

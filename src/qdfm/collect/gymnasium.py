@@ -46,12 +46,12 @@ def _roll_out(world: gymnasium.Env, transitions: int, generator: np.random.Gener
         if over:
             now, info = world.reset(seed=int(generator.integers(2**31)))
             number += 1
-        observation[i] = now
+        # Copies, because an environment may write what it reports next into the same arrays.
+        observation[i], legal = now, _mask_of(info)
         action = behave(observation[i], info, generator)
         now, reward, terminated, truncated, then = world.step(action)
         following[i] = now
-        # Copies, because an environment may write its next reward or mask into the same array.
-        rows.append((action, np.array(reward), terminated, truncated, number, _mask_of(info), _mask_of(then)))
+        rows.append((np.array(action), np.array(reward), terminated, truncated, number, legal, _mask_of(then)))
         info, over = then, terminated or truncated
     chosen, rewards, ended, cut, episode, before, after = zip(*rows, strict=True)
     masks = action_masks(actions, [*before, *after])
