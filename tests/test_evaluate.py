@@ -17,7 +17,7 @@ from qdfm.algorithms.base import Algorithm
 from qdfm.collect.gymnasium import collect_gymnasium
 from qdfm.data.actions import Discrete, MultiDiscrete
 from qdfm.data.spec import Spec
-from qdfm.envs.exact import propagate
+from qdfm.envs.grid import propagate
 from qdfm.envs.gymnasium import GymEnv, adapted
 from qdfm.envs.multigoal import MultiGoal
 from qdfm.errors import QDFMError
@@ -144,7 +144,7 @@ def test_episodes_are_independent_and_follow_the_policy():
     n = 4000
     played = rollout(grid_agent(wandering()), MultiGoal(4), n, seed=0)
     outcome = np.asarray(MultiGoal(4).outcome(played.states[-1]))
-    law = np.r_[exact.shares, exact.trap, exact.timeout]
+    law = np.r_[exact.shares, exact.timeout]
     counts = np.bincount(np.where(outcome < 0, 5, outcome), minlength=6)
     error = np.sqrt(n * law * (1 - law))
     assert (np.abs(counts - n * law) < 4 * error + 1e-9).all()
@@ -191,9 +191,10 @@ def test_cartpole_drawn_actions_follow_from_the_seed():
 
 def test_multigoal_behind_gymnasium_is_the_same_world():
     exact, n = propagate(MultiGoal(4), wandering()), 250
+    due = exact.shares[-1]
     done = evaluate(grid_agent(wandering()), GymEnv(MultiGoal(4)), n, seed=0)
     trap = (done.returns[:, 0] == -10).mean()
-    assert abs(trap - exact.trap) < 4 * np.sqrt(exact.trap * (1 - exact.trap) / n)
+    assert abs(trap - due) < 4 * np.sqrt(due * (1 - due) / n)
     reward_std = np.sqrt(100 * (1 - exact.timeout) - exact.expected_return**2)
     assert abs(done.returns.mean() - exact.expected_return) < 4 * reward_std / np.sqrt(n)
     assert abs((~done.terminated).mean() - exact.timeout) < 4 * np.sqrt(exact.timeout / n) + 1e-9

@@ -13,7 +13,7 @@ import numpy as np
 from qdfm import checkpoint
 from qdfm.algorithms import ALGORITHMS, Config
 from qdfm.algorithms.base import Algorithm
-from qdfm.data.dataset import check_preference
+from qdfm.data.checks import check_categories, check_preference
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError, unknown
 
@@ -143,6 +143,7 @@ class Agent:
             raise QDFMError(f"The observation has shape {x.shape} but this agent was trained on {shape} per row.")
         if x.dtype.kind == "f" and not np.isfinite(x).all():
             raise QDFMError("The observation has a NaN or infinite entry; repair it before acting.")
+        check_categories("The observation", x, self.spec)
         return x, one
 
     def followed(self, preference: Any) -> np.ndarray | None:

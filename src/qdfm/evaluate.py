@@ -15,6 +15,7 @@ import numpy as np
 from qdfm.agent import Agent, compiled
 from qdfm.algorithms.base import Config
 from qdfm.data.spec import Spec
+from qdfm.envs.accumulated import Accumulated
 from qdfm.envs.base import JaxEnv
 from qdfm.envs.registry import ENVIRONMENTS
 from qdfm.errors import QDFMError
@@ -95,6 +96,8 @@ def rollout(
     agent: Agent, env: JaxEnv, episodes: int, seed: int = 0, greedy: bool = False, preference: Any = None
 ) -> Rollout:
     """Episodes with all their states."""
+    if agent.spec.accumulation is not None:
+        env = Accumulated(env, agent.spec.accumulation.gamma)
     _check_fits("observations of shape", agent.spec.observation_shape, env.spec.observation_shape)
     _check_fits("choices", agent.spec.choices, env.spec.choices)
     _check_fits("objectives", agent.spec.objectives, env.spec.objectives)
@@ -156,10 +159,12 @@ def _evaluate_gymnasium(
     gamma: float,
     progress: bool,
 ) -> Evaluation:
-    from qdfm.envs.gymnasium import action_masks, action_space_of, adapted, make
+    from qdfm.envs.gymnasium import Accumulating, action_masks, action_space_of, adapted, make
 
     spec, omega = agent.spec, _preferences(agent, preference, episodes)
     envs = [make(env) for _ in range(min(PARALLEL, episodes))] if isinstance(env, str) else [adapted(env)]
+    if (so_far := spec.accumulation) is not None:
+        envs = [Accumulating(e, spec.objectives, so_far.gamma) for e in envs]
     actions = action_space_of(envs[0])
     _check_fits("observations of shape", spec.observation_shape, envs[0].observation_space.shape)
     _check_fits("choices", spec.choices, actions.choices)

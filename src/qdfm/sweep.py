@@ -14,7 +14,7 @@ import numpy as np
 
 from qdfm.agent import Agent
 from qdfm.checkpoint import write_file
-from qdfm.data.dataset import check_preference
+from qdfm.data.checks import check_preference
 from qdfm.envs.base import JaxEnv
 from qdfm.errors import QDFMError
 from qdfm.evaluate import evaluate

@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qdfm.algorithms import QDFM
-from qdfm.algorithms.critic import expected, greedy_law, init_critic, preferred_values, read, vector_values
+from qdfm.algorithms import QDFM, guidedcritic
+from qdfm.algorithms import critic as critics
+from qdfm.algorithms.critic import expected, greedy_law, init_critic, preferred_values, scalarise, vector_values
 from qdfm.algorithms.guidedcritic import (
     CriticState,
     GuidedConfig,
     Support,
-    backup,
     drawn_support,
     first_beta,
     fit_beta,
@@ -23,6 +23,14 @@ from qdfm.algorithms.guidedcritic import (
 from qdfm.data.dataset import Dataset
 
 STATES, ACTIONS, GAMMA, BETA = 6, 3, 0.8, 1.5
+
+
+def backup(kind: str, q: jax.Array, omega: jax.Array, log_mu: jax.Array, beta: jax.Array) -> jax.Array:
+    return guidedcritic.backup(kind, q, scalarise(q, omega), log_mu, beta)
+
+
+def read(config: QDFM, values: jax.Array, omega: jax.Array) -> jax.Array:
+    return critics.read(config, values, scalarise(values, omega))
 
 
 def value(kind: str, q: np.ndarray, omega: np.ndarray, mu: np.ndarray, beta: float) -> np.ndarray:

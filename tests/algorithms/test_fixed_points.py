@@ -234,6 +234,13 @@ def test_fixed_point(name):
         )
 
 
+def test_an_energy_network_as_guidance_has_qdfm_s_fixed_point():
+    q, law = fitted("qdfm", logged(), guidance="energy", energy_steps=3_000)
+    exact_q, exact_law = CASES["qdfm"][1]()
+    assert np.abs(q - exact_q).max() < 0.04 * np.abs(exact_q).max()
+    assert np.abs(law - exact_law).sum(1).max() / 2 < 0.04
+
+
 @pytest.mark.parametrize(
     ("name", "critic"), [("cql", "vector"), ("cql", "scalarised"), ("iql", "vector"), ("brac", "vector")]
 )

@@ -15,7 +15,8 @@ from scipy import stats
 from qdfm.data.actions import Discrete, MultiDiscrete
 from qdfm.data.actions import from_json as space_from_json
 from qdfm.data.actions import to_json as space_to_json
-from qdfm.data.dataset import Dataset, check_preference
+from qdfm.data.checks import check_preference
+from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Normalisation, Spec
 from qdfm.errors import QDFMError
 

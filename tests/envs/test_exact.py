@@ -9,14 +9,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qdfm.collect.multigoal import collect_multigoal
 from qdfm.data.dataset import Dataset
-from qdfm.envs.exact import all_observations, behaviour, kl_optimum, propagate, transition_table
+from qdfm.data.sources import load_dataset
+from qdfm.envs import exact
+from qdfm.envs.grid import behaviour, propagate
 from qdfm.envs.multigoal import MultiGoal
+from qdfm.envs.tabular import Tabular
 from qdfm.errors import QDFMError
 
 UP, DOWN, LEFT, RIGHT = range(4)
 STEP = [(0, 1), (0, -1), (-1, 0), (1, 0)]
+
+
+def collect_multigoal(goals: int) -> Dataset:
+    return load_dataset(f"multigoal-{goals}")
+
+
+def kl_optimum(data: Dataset, env: MultiGoal, beta: float, gamma: float, backup: str = "boltzmann") -> np.ndarray:
+    return exact.kl_optimum(env.table(), behaviour(env, data), beta, gamma, backup)
 
 
 def move(x: int, y: int, action: int) -> tuple[int, int]:
@@ -39,19 +49,19 @@ def log(*walks: list[int]) -> Dataset:
 
 
 def test_observations_are_numbered_row_by_row():
-    seen = all_observations(MultiGoal(2))
+    seen = MultiGoal(2).table().observations
     assert seen.shape == (121, 22)
     assert np.flatnonzero(seen[8 * 11 + 3]).tolist() == [3, 11 + 8]
     assert len(np.unique(seen, axis=0)) == 121
 
 
 def test_table_agrees_with_the_rule_told_again():
-    table = transition_table(MultiGoal(3))
+    table = MultiGoal(3).table()
     for x, y, action in itertools.product(range(11), range(11), range(4)):
         after = move(x, y, action)
         goal, trap = after in [(1, 10), (5, 10), (9, 10)], after[0] == 5 and 3 <= after[1] <= 9
-        row = y * 11 + x, action
-        assert table.next_cell[row] == after[1] * 11 + after[0]
+        row = y * 11 + x, action, 0
+        assert table.next_state[row] == after[1] * 11 + after[0]
         assert table.reward[row] == 10 * goal - 10 * trap
         assert table.terminated[row] == (goal or trap)
 
@@ -74,10 +84,10 @@ def test_short_horizon_agrees_with_enumeration():
     go(5, 0, 6, 1.0)
     out = propagate(MultiGoal(2, horizon=6), p)
     assert trap > 0.01  # else the comparison says little
-    assert out.trap == pytest.approx(trap, abs=1e-14)
+    assert out.shares[-1] == pytest.approx(trap, abs=1e-14)
     assert out.timeout == pytest.approx(timeout, abs=1e-14)
     assert out.expected_return == pytest.approx(-10 * trap, abs=1e-13)
-    np.testing.assert_array_equal(out.shares, 0.0)
+    np.testing.assert_array_equal(out.shares[:-1], 0.0)
     np.testing.assert_allclose(out.visits, visits, atol=1e-14)
 
 
@@ -101,10 +111,10 @@ def test_agrees_with_rollouts(goals):
     outcome, returns = jax.jit(jax.vmap(episode))(jax.random.split(jax.random.key(1), episodes))
     sampled = np.bincount(np.asarray(outcome) + 1, minlength=goals + 2) / episodes
     out = propagate(env, p)
-    exact = np.r_[out.timeout, out.shares, out.trap]
-    assert exact.sum() == pytest.approx(1.0, abs=1e-12)
-    assert out.trap > 0.005
-    assert (np.abs(sampled - exact) <= 4 * np.sqrt(exact * (1 - exact) / episodes) + 1e-9).all()
+    law = np.r_[out.timeout, out.shares]
+    assert law.sum() == pytest.approx(1.0, abs=1e-12)
+    assert out.shares[-1] > 0.005
+    assert (np.abs(sampled - law) <= 4 * np.sqrt(law * (1 - law) / episodes) + 1e-9).all()
     assert abs(np.mean(returns) - out.expected_return) <= 4 * np.std(returns) / math.sqrt(episodes)
 
 
@@ -112,9 +122,9 @@ def test_agrees_with_rollouts(goals):
 def test_behaviour_reproduces_the_data(goals):
     # What flows into a cell flows out again, so the counted policy visits every cell as often as the data.
     data = collect_multigoal(goals)
-    out = propagate(MultiGoal(goals), behaviour(data))
-    np.testing.assert_allclose(out.shares, 1 / goals, atol=1e-12)
-    assert (out.trap, out.timeout) == (0.0, 0.0)
+    out = propagate(MultiGoal(goals), behaviour(MultiGoal(goals), data))
+    np.testing.assert_allclose(out.shares, [1 / goals] * goals + [0], atol=1e-12)
+    assert out.shares[-1] == out.timeout == 0
     assert out.expected_return == pytest.approx(10.0, abs=1e-12)
     assert out.visits.sum() == pytest.approx(1 + len(data) / (250 * goals), abs=1e-11)
     x, y = data.observation[:, :11].argmax(1), data.observation[:, 11:].argmax(1)
@@ -150,7 +160,7 @@ def test_hand_computed_optimum(backup, beta):
     np.testing.assert_allclose(p[6], 0.25)  # (6, 0) is not in the data
     out = propagate(MultiGoal(5), p)
     far_share = (1 - start) * (1 - tilt)
-    np.testing.assert_allclose(out.shares, [0, 1 - far_share, 0, 0, far_share], atol=1e-12)
+    np.testing.assert_allclose(out.shares, [0, 1 - far_share, 0, 0, far_share, 0], atol=1e-12)
 
 
 @pytest.mark.parametrize("backup", ["boltzmann", "soft", "mean"])
@@ -183,7 +193,7 @@ def test_optimum_agrees_with_a_recursion_over_the_logged_rows(backup):
 
     env = MultiGoal(5)
     result = kl_optimum(data, env, beta, gamma, backup)
-    for cell, seen in enumerate(all_observations(env)):
+    for cell, seen in enumerate(env.table().observations):
         expected = solve(seen.tobytes())[1] if seen.tobytes() in rows else dict.fromkeys(range(4), 0.25)
         np.testing.assert_allclose(result[cell], [expected.get(a, 0.0) for a in range(4)], atol=1e-11)
 
@@ -191,7 +201,7 @@ def test_optimum_agrees_with_a_recursion_over_the_logged_rows(backup):
 def test_equal_goals_leave_the_behaviour_as_it_is():
     # With two goals every logged way from a cell is equally long, so exp(βQ) cancels whatever β is.
     data, env = collect_multigoal(2), MultiGoal(2)
-    mu = behaviour(data)
+    mu = behaviour(env, data)
     seen = mu.any(1)
     for beta in (0.1, 5.0, 1e6):
         np.testing.assert_allclose(kl_optimum(data, env, beta, 0.99)[seen], mu[seen], atol=1e-6)
@@ -200,7 +210,7 @@ def test_equal_goals_leave_the_behaviour_as_it_is():
 @pytest.mark.parametrize("backup", ["boltzmann", "soft"])
 def test_large_beta_takes_a_shortest_way_only(backup):
     out = propagate(MultiGoal(3), kl_optimum(collect_multigoal(3), MultiGoal(3), 1e5, 0.99, backup))
-    np.testing.assert_allclose(out.shares, [0, 1, 0], atol=1e-9)
+    np.testing.assert_allclose(out.shares, [0, 1, 0, 0], atol=1e-9)
     assert out.visits.sum() == pytest.approx(13.0)  # 12 moves
 
 
@@ -228,3 +238,32 @@ def test_bad_arguments_are_refused_in_a_sentence():
         kl_optimum(data, env, 5.0, 0.99, "boltzman")
     with pytest.raises(QDFMError, match="beta is 0"):
         kl_optimum(data, env, 0.0, 0.99)
+
+
+def test_stochastic_outcomes_discounts_and_a_preference_by_hand():
+    # From state 0, action 0 pays (1, 0) and ends with probability .25, else comes back; action 1 pays (0, 2), moves on
+    # to state 1, where everything pays (0, 1) and ends.
+    next_state = np.array([[[0, 0], [1, 1]], [[1, 1], [1, 1]]])
+    probability = np.array([[[0.25, 0.75], [1, 0]], [[1, 0], [1, 0]]])
+    reward = np.zeros((2, 2, 2, 2))
+    reward[0, 0], reward[0, 1], reward[1] = (1, 0), (0, 2), (0, 1)
+    ended = np.array([[[True, False], [False, False]], [[True, True], [True, True]]])
+    table = Tabular(np.eye(2), 0, next_state, probability, reward, ended, horizon=400)
+    g, p = 0.9, np.array([[0.5, 0.5], [0.5, 0.5]])
+    back = 0.5 * 0.75  # the probability of being in state 0 once more
+    out = exact.carry(table, p, g)
+    np.testing.assert_allclose(out.expected_return, np.array([0.5, 0.5 * (2 + g)]) / (1 - g * back), atol=1e-12)
+    assert out.running == pytest.approx(0.0, abs=1e-12)
+    np.testing.assert_allclose(out.visits, [1 / (1 - back) + 0.5 * 0.25 / (1 - back), 2 * 0.5 / (1 - back)], atol=1e-12)
+
+    other = np.array([[0.2, 0.8], [0.5, 0.5]])
+    together = exact.expected_returns(table, np.stack([p, other]), g)
+    np.testing.assert_allclose(together, [exact.carry(table, law, g).expected_return for law in (p, other)], atol=1e-13)
+
+    beta, omega = 2.0, np.array([0.4, 0.6])
+    value, last = 0.0, 0.6
+    for _ in range(2000):
+        q = np.array([0.4 + g * 0.75 * value, 1.2 + g * last])
+        law = np.exp(beta * q) / np.exp(beta * q).sum()
+        value = law @ q
+    np.testing.assert_allclose(exact.kl_optimum(table, p, beta, g, preference=omega)[0], law, atol=1e-11)

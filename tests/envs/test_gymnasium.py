@@ -14,12 +14,15 @@ import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 
+from qdfm.algorithms import BC
+from qdfm.collect.gymnasium import collect_gymnasium
 from qdfm.data.actions import Discrete, MultiDiscrete
 from qdfm.data.spec import Spec
 from qdfm.envs.base import Step
-from qdfm.envs.gymnasium import GymEnv, action_masks, action_space_of, adapted, make, registered, seeded
+from qdfm.envs.gymnasium import Accumulating, GymEnv, action_masks, action_space_of, adapted, make, registered, seeded
 from qdfm.envs.multigoal import MultiGoal
 from qdfm.errors import QDFMError
+from qdfm.evaluate import evaluate
 
 UP, DOWN, LEFT, RIGHT = range(4)
 
@@ -171,6 +174,25 @@ def test_observations_become_one_array():
 def test_boxes_stay_as_they_are():
     env = gymnasium.make("CartPole-v1")
     assert adapted(env) is env
+
+
+def test_returns_so_far_are_those_of_the_data():
+    data = collect_gymnasium("deep-sea-treasure-v0", 60, seed=1)
+    accumulated = data.with_accumulated(0.9)
+    env = Accumulating(make("deep-sea-treasure-v0"), 2, 0.9)
+    rows, over = [], True
+    for action in data.action[:, 0]:
+        if over:
+            seen, _ = env.reset(seed=0)  # nothing is random there
+        before = seen
+        seen, _, terminated, truncated, _ = env.step(action)
+        rows.append((before, seen))
+        over = terminated or truncated
+    assert env.observation_space.shape == (5,)
+    np.testing.assert_allclose([before for before, _ in rows], accumulated.observation, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose([after for _, after in rows], accumulated.next_observation, rtol=1e-5, atol=1e-6)
+    agent = BC(hidden=(8,), clone_steps=1).fit(accumulated, progress=False)
+    assert evaluate(agent, "deep-sea-treasure-v0", 1, preference=[0.5, 0.5]).returns[0, 1] < 0
 
 
 def test_masks_of_taxi():

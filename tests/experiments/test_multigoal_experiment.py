@@ -20,6 +20,7 @@ from qdfm.algorithms.critic import CriticConfig
 from qdfm.algorithms.guidedcritic import GuidedConfig
 from qdfm.data.spec import Spec
 from qdfm.envs.exact import kl_optimum
+from qdfm.envs.grid import behaviour
 from qdfm.envs.multigoal import MultiGoal
 from qdfm.errors import QDFMError
 from qdfm.experiments.cells import Cells, Settings
@@ -57,7 +58,9 @@ def given(table: np.ndarray, goals: int = 4) -> Agent:
 
 def test_the_optimum_itself_has_no_gap_and_no_trap():
     data = qdfm.load_dataset("multigoal-4")
-    judged = judge(given(kl_optimum(data, MultiGoal(4), beta=5.0, gamma=0.99)), 4, seed=0)
+    judged = judge(
+        given(kl_optimum(MultiGoal(4).table(), behaviour(MultiGoal(4), data), beta=5.0, gamma=0.99)), 4, seed=0
+    )
     assert judged["share_gap"] == pytest.approx(0, abs=1e-6)
     assert judged["exact_trap"] == 0
     assert judged["exact_return"] == pytest.approx(10, abs=1e-5)

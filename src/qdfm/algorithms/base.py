@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qdfm.data.dataset import Dataset, check_preference
+from qdfm.data.checks import check_preference
+from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
 

@@ -59,6 +59,10 @@ class CriticConfig(Config):
             raise QDFMError(f"{self.name}: gamma is {config.gamma}; it must lie between 0 and 1.")
         return config
 
+    def worth(self, spec: Spec, values: jax.Array, preference: jax.Array, observation: jax.Array) -> jax.Array:
+        """What values `[..., B, T, M, objectives]` are worth under preferences `[B, objectives]`: ⟨ω, Q⟩."""
+        return scalarise(values, preference)
+
 
 def init_critic(config: CriticConfig, spec: Spec, key: jax.Array, decomposed: bool = True) -> Learner:
     """A fresh critic, whose average is the target network; `decomposed`: one that adds up over several tokens."""
@@ -72,8 +76,8 @@ def scalarise(values: jax.Array, preference: jax.Array) -> jax.Array:
     return jnp.einsum("...btmr,br->...btm", values, preference)
 
 
-def read(config: CriticConfig, values: jax.Array, preference: jax.Array) -> jax.Array:
-    """One vector of values `[B, T, M, objectives]` from an ensemble `[E, B, T, M, objectives]`.
+def read(config: CriticConfig, values: jax.Array, worth: jax.Array) -> jax.Array:
+    """One vector of values `[B, T, M, objectives]` from an ensemble `[E, B, T, M, objectives]` and what each is worth.
 
     Decomposed values of several tokens are read token by token, which is at least as pessimistic as reading their sum.
     """
@@ -81,7 +85,7 @@ def read(config: CriticConfig, values: jax.Array, preference: jax.Array) -> jax.
         return jnp.mean(values, 0) - jnp.std(values, 0)
     if config.pessimism == "mean":
         return jnp.mean(values, 0)
-    worst = jnp.argmin(scalarise(values, preference), 0)  # the member that is worst under the preference
+    worst = jnp.argmin(worth, 0)  # the member that is worst under the preference
     return jnp.take_along_axis(values, worst[None, ..., None], 0)[0]
 
 
@@ -95,7 +99,8 @@ def vector_values(
     actions: jax.Array | None = None,
 ) -> jax.Array:  # fmt: skip
     """Values `[B, T, M, objectives]` as the ensemble is read: of actions `[B, M, D]`, or of all choices (None)."""
-    return read(config, net.values(critic_context(config, spec, observation, preference), actions), preference)
+    values = net.values(critic_context(config, spec, observation, preference), actions)
+    return read(config, values, config.worth(spec, values, preference, observation))
 
 
 def preferred_values(
@@ -103,7 +108,8 @@ def preferred_values(
     actions: jax.Array | None = None,
 ) -> jax.Array:  # fmt: skip
     """The same under the preference, `[B, T, M]`."""
-    return scalarise(vector_values(config, spec, net, observation, preference, actions), preference)
+    values = vector_values(config, spec, net, observation, preference, actions)
+    return config.worth(spec, values, preference, observation)
 
 
 def expected(law: jax.Array, values: jax.Array) -> jax.Array:
@@ -156,5 +162,5 @@ def regress(
 
     (value_loss, q), gradient = jax.value_and_grad(loss, has_aux=True)(critic.net)
     new, norm = learner.descend(critic, gradient, config.critic_learning_rate, 1 - config.target_rate)
-    data_q = jnp.einsum("ebr,br->eb", q, preference)
+    data_q = config.worth(spec, q[:, :, None, None], preference, batch.observation)
     return new, {"loss": value_loss, "grad_norm": norm, "q": jnp.mean(data_q), "q_abs": jnp.mean(jnp.abs(data_q))}

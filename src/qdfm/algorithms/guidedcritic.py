@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from qdfm.algorithms import guidance
 from qdfm.algorithms.base import Metrics, check_choice
-from qdfm.algorithms.critic import CriticConfig, expected, preferred_values, regress, scalarise, vector_values
+from qdfm.algorithms.critic import CriticConfig, expected, preferred_values, regress, vector_values
 from qdfm.algorithms.learner import Learner
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
@@ -24,6 +24,7 @@ from qdfm.errors import QDFMError
 from qdfm.flow.samplers import inverse_cdf
 
 BETA_ROWS = 4096  # rows on which β is fitted to the finished critic
+AUGMENTED = 0.01  # weight of the summed shortfalls in the Chebyshev utility
 BETA_MEMORY = 0.99  # decay of the running scale of β during the critic phase
 
 
@@ -45,6 +46,8 @@ class GuidedConfig(CriticConfig):
     """Support actions drawn for a backup; 0 sums over all of them exactly (None: 0 where that is possible, else 8)."""
     support_share: float = 0.01
     """Actions that the behaviour gives less than this share of a state's largest probability are dropped."""
+    utility: str = "linear"
+    """linear: ⟨ω, Q⟩; chebyshev: minus the largest weighted shortfall of accumulated returns, for concave fronts."""
 
     def resolve(self, spec: Spec) -> Self:
         """Fill in what depends on the number of tokens, and check the words."""
@@ -60,7 +63,41 @@ class GuidedConfig(CriticConfig):
             raise QDFMError(f"{self.name}: backup_samples is {config.backup_samples}; it must be at least 0.")
         if not 0 < config.share_target <= 1:
             raise QDFMError(f"{self.name}: share_target is {config.share_target}; it must lie in (0, 1].")
+        check_choice(config, "utility", ("linear", "chebyshev"))
+        if config.utility == "chebyshev":
+            for wrong, sentence in (
+                (spec.accumulation is None, "returns so far in the observation; use data.with_accumulated(gamma)"),
+                (config.critic != "vector", 'critic="vector"'),
+                (config.backup == "soft", 'backup="boltzmann" or "mean"'),
+                (spec.tokens > 1, "a single token"),
+            ):
+                if wrong:
+                    raise QDFMError(f"{self.name}: the Chebyshev utility needs {sentence}.")
+            assert spec.accumulation is not None
+            if config.gamma != spec.accumulation.gamma:
+                raise QDFMError(
+                    f"{self.name}: gamma is {config.gamma} but the data's returns were accumulated with "
+                    f"{spec.accumulation.gamma}; use one discount for both."
+                )
         return config
+
+    def worth(self, spec: Spec, values: jax.Array, preference: jax.Array, observation: jax.Array) -> jax.Array:
+        """⟨ω, Q⟩, or the Chebyshev utility of the return so far plus γ^t Q."""
+        if self.utility == "linear":
+            return super().worth(spec, values, preference, observation)
+        paid, weight = spec.so_far(observation)  # [B, objectives], [B, 1]
+        return chebyshev(spec, paid[:, None, None] + weight[:, None, None] * values, preference[:, None, None])
+
+
+def chebyshev(spec: Spec, returns: jax.Array, preference: jax.Array) -> jax.Array:
+    """−(max_i + AUGMENTED · Σ_i) ω_i (best_i − z_i) / (best_i − worst_i) for returns z `[..., objectives]`.
+
+    The sum breaks ties among returns whose worst shortfall is the same, so that dominated ones are not chosen.
+    """
+    assert spec.accumulation is not None
+    best, worst = (spec.normalise_reward(jnp.asarray(v)) for v in (spec.accumulation.best, spec.accumulation.worst))
+    shortfall = preference * (best - returns) / (best - worst)
+    return -(jnp.max(shortfall, -1) + AUGMENTED * jnp.sum(shortfall, -1))
 
 
 class Support(NamedTuple):
@@ -82,9 +119,8 @@ def first_beta(config: GuidedConfig) -> jax.Array:
     return jnp.float32(1.0 if config.beta_scale == "share" else config.beta)
 
 
-def backup(kind: str | None, q: jax.Array, preference: jax.Array, log_mu: jax.Array, beta: jax.Array) -> jax.Array:
-    """The value `[B, objectives]` of a state whose candidates have values `q` `[B, T, M, objectives]`."""
-    q_omega = scalarise(q, preference)
+def backup(kind: str | None, q: jax.Array, q_omega: jax.Array, log_mu: jax.Array, beta: jax.Array) -> jax.Array:
+    """The value `[B, objectives]` of a state: candidates have values `[B, T, M, objectives]`, worth `[B, T, M]`."""
     weights = jnp.exp(log_mu) if kind == "mean" else guidance.tilt(log_mu, q_omega, beta)
     value = expected(weights, q)
     if kind != "soft":
@@ -116,9 +152,10 @@ def update_critic(
     """One step of Bellman regression; `support` holds the candidates at the next observations."""
     target = state.learner.average
     next_q = vector_values(config, spec, target, batch.next_observation, preference, support.actions)
-    value = backup(config.backup, next_q, preference, support.log_mu, state.beta)
+    worth = config.worth(spec, next_q, preference, batch.next_observation)
+    value = backup(config.backup, next_q, worth, support.log_mu, state.beta)
     new, metrics = regress(config, spec, state.learner, batch, preference, value)
-    beta = _follow_beta(config, state.beta, metrics["q_abs"], support.log_mu, scalarise(next_q, preference))
+    beta = _follow_beta(config, state.beta, metrics["q_abs"], support.log_mu, worth)
     return CriticState(new, beta), metrics | {"beta": beta}
 
 

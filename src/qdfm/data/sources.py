@@ -26,11 +26,33 @@ class Generator:
     about: str
 
 
-def _multigoal(goals: int) -> Dataset:
-    # Imported here because the generators pull in the environments, which reading a file does not need.
-    from qdfm.collect.multigoal import collect_multigoal
+# Imported where they are needed, because the generators pull in the environments, which reading a file does not.
 
-    return collect_multigoal(goals, per_goal=250, seed=0)
+
+def _multigoal(goals: int) -> Dataset:
+    from qdfm.collect.grid import collect_experts
+    from qdfm.envs.multigoal import MultiGoal
+
+    return collect_experts(MultiGoal(goals), goals, per_goal=250)
+
+
+def _fork() -> Dataset:
+    from qdfm.collect.grid import collect_experts
+    from qdfm.envs.fork import Fork
+
+    return collect_experts(Fork(), 2, per_goal=500)
+
+
+def _deep_sea(map_name: str) -> Dataset:
+    from qdfm.collect.tabular import collect_deep_sea
+
+    return collect_deep_sea(map_name)
+
+
+def _resource() -> Dataset:
+    from qdfm.collect.tabular import collect_resource
+
+    return collect_resource()
 
 
 GENERATORS: dict[str, Generator] = {
@@ -39,6 +61,13 @@ GENERATORS: dict[str, Generator] = {
         about=f"A grid world with {goals} equally good goals; 250 demonstrations of each",
     )
     for goals in (2, 3, 4, 5)
+} | {
+    "fork": Generator(_fork, "Two objectives, a goal for each and a trap between; 500 demonstrations of each goal"),
+    "deep-sea-treasure": Generator(
+        partial(_deep_sea, "convex"), "Treasure or time, by twelve heuristics and at random"
+    ),
+    "deep-sea-treasure-concave": Generator(partial(_deep_sea, "concave"), "The same with a concave front"),
+    "resource-gathering": Generator(_resource, "Gold, a diamond and safety, by six heuristics and at random"),
 }
 
 

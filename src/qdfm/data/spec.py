@@ -26,6 +26,18 @@ class Normalisation:
 
 
 @dataclass(frozen=True)
+class Accumulation:
+    """Says that the last columns of an observation are the discounted return so far, one per objective, and γ^t.
+
+    Utilities that are not linear in the return need both: what is best from here depends on what there is already.
+    """
+
+    gamma: float
+    best: tuple[float, ...]  # the largest return in the data, by objective
+    worst: tuple[float, ...]  # the smallest
+
+
+@dataclass(frozen=True)
 class Spec:
     """Shapes of a task. In a team `observation_shape` is `[agents, ...]` and the tokens are the agents."""
 
@@ -36,6 +48,8 @@ class Spec:
     agents: int = 1
     state_shape: tuple[int, ...] | None = None
     normalisation: Normalisation = field(default_factory=Normalisation)
+    categories: tuple[int, ...] = ()  # per column of the flat observation: n for a number in 0..n−1, 0 for a quantity
+    accumulation: Accumulation | None = None
 
     @property
     def choices(self) -> tuple[int, ...]:
@@ -75,6 +89,17 @@ class Spec:
         scale = self.normalisation.reward_scale
         return reward / np.asarray(scale, np.float32) if scale else reward
 
+    def so_far(self, observation: Any) -> tuple[Any, Any]:
+        """The return so far `[..., objectives]` in the critics' units and γ^t `[..., 1]`, read off network inputs."""
+        columns = self.objectives + 1
+        shift, scale = (np.asarray(v, np.float32)[-columns:] for v in self._standard())
+        raw = observation[..., -columns:] * scale + shift
+        return self.normalise_reward(raw[..., :-1]), raw[..., -1:]
+
+    def _standard(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        norm, size = self.normalisation, int(np.prod(self.observation_shape))
+        return norm.observation_mean or (0.0,) * size, norm.observation_std or (1.0,) * size
+
     def restore_value(self, value: Any) -> Any:
         """A critic's values `[..., objectives]` back in the units of the raw reward."""
         scale = self.normalisation.reward_scale
@@ -88,7 +113,7 @@ class Spec:
     def from_json(cls, fields: dict[str, Any]) -> "Spec":
         """The spec that `to_json` wrote down."""
         norm = Normalisation(**{k: tuple(v) for k, v in fields["normalisation"].items()})
-        state = fields["state_shape"]
+        state, so_far = fields["state_shape"], fields.get("accumulation")
         return cls(
             **{
                 **fields,
@@ -96,5 +121,7 @@ class Spec:
                 "actions": actions.from_json(fields["actions"]),
                 "state_shape": None if state is None else tuple(state),
                 "normalisation": norm,
+                "categories": tuple(fields.get("categories", ())),
+                "accumulation": so_far and Accumulation(so_far["gamma"], tuple(so_far["best"]), tuple(so_far["worst"])),
             }
         )

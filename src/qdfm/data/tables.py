@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdfm.data.dataset import Dataset, number_episodes, read_arrays, saved_header
+from qdfm.data.checks import number_episodes
+from qdfm.data.dataset import Dataset, read_arrays, saved_header
 from qdfm.errors import QDFMError, unknown
 
 if TYPE_CHECKING:

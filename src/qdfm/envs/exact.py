@@ -1,126 +1,92 @@
-"""Exact calculations on the multigoal grid by dynamic programming in float64: what a policy does, without
-sampling, and the KL-regularised optimum π* ∝ μ exp(β Q) that the learned policies are measured against.
-
-Cells are numbered y · 11 + x, so that an array over cells reshaped to `[11, 11]` is a picture with rows y.
+"""Exact calculations on a finite decision process, in float64: what a policy does, without sampling, and the
+KL-regularised optimum π* ∝ μ exp(β Q) that the learned policies are measured against.
 """
 
 from dataclasses import dataclass
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from qdfm.data.dataset import Dataset
-from qdfm.envs.multigoal import MOVES, SIZE, START, MultiGoal
+from qdfm.envs.tabular import Tabular
 from qdfm.errors import QDFMError, unknown
 
-CELLS = SIZE * SIZE
-START_CELL = START[1] * SIZE + START[0]
 BACKUPS = ("boltzmann", "soft", "mean")
 TOLERANCE = 1e-12
 MAX_SWEEPS = 10_000
 
 
 @dataclass(frozen=True)
-class Table:
-    """The grid's dynamics for every cell and move."""
+class Carried:
+    """What a policy does within the horizon."""
 
-    next_cell: np.ndarray  # [121, 4] int
-    reward: np.ndarray  # [121, 4]
-    terminated: np.ndarray  # [121, 4] bool
-    outcome: np.ndarray  # [121] int, as MultiGoal.outcome says
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a policy does within the horizon. `shares`, `trap` and `timeout` sum to one."""
-
-    shares: np.ndarray  # [K], probability that an episode ends at each goal
-    trap: float
-    timeout: float
-    expected_return: float  # undiscounted
-    visits: np.ndarray  # [11, 11] by (y, x): expected visits per episode, first and last cell included
+    expected_return: np.ndarray  # [objectives], discounted where asked for
+    visits: np.ndarray  # [S], expected visits per episode, the first and the last state included
+    running: float  # probability that an episode is still running at the horizon
 
 
-def cell_of(state: np.ndarray) -> np.ndarray:
-    """The number of the cell of states (x, y) `[..., 2]`."""
-    return state[..., 1] * SIZE + state[..., 0]
+def carry(table: Tabular, probabilities: np.ndarray, gamma: float = 1.0) -> Carried:
+    """Carry the distribution over states through the horizon under action probabilities `[S, A]`."""
+    weights = np.asarray(probabilities, np.float64)[..., None] * table.probability  # [S, A, O]
+    paid = (weights[..., None] * table.reward).sum((1, 2))  # [S, objectives]
+    goes_on = np.where(table.terminated, 0.0, weights)
+    states = len(table.observations)
+    alive: np.ndarray = np.zeros(states)
+    alive[table.start] = 1.0
+    visits, total = alive.copy(), np.zeros(table.objectives)
+    for step in range(table.horizon):
+        total += gamma**step * (alive @ paid)
+        flat = table.next_state.ravel()
+        visits += np.bincount(flat, (alive[:, None, None] * weights).ravel(), states)
+        alive = np.bincount(flat, (alive[:, None, None] * goes_on).ravel(), states)
+    return Carried(total, visits, float(alive.sum()))
 
 
-def all_states() -> np.ndarray:
-    """The state (x, y) of every cell, `[121, 2]`."""
-    y, x = np.divmod(np.arange(CELLS, dtype=np.int32), SIZE)
-    return np.stack([x, y], 1)
+def expected_returns(table: Tabular, probabilities: np.ndarray, gamma: float = 1.0) -> np.ndarray:
+    """The expected returns `[policies, objectives]` of many policies `[policies, S, A]` at once, within the horizon."""
+    laws = np.asarray(probabilities, np.float64)
+    states, actions, _ = table.next_state.shape
+    goes_on = np.zeros((states, actions, states))
+    at = (*np.indices(table.next_state.shape)[:2], table.next_state)
+    np.add.at(goes_on, at, np.where(table.terminated, 0.0, table.probability))
+    paid = np.einsum("psa,sar->psr", laws, (table.probability[..., None] * table.reward).sum(2))
+    moves = np.einsum("psa,sat->pst", laws, goes_on)
+    alive, total = np.zeros(laws.shape[:2]), np.zeros((len(laws), table.objectives))
+    alive[:, table.start] = 1.0
+    for step in range(table.horizon):
+        total += gamma**step * np.einsum("ps,psr->pr", alive, paid)
+        alive = np.einsum("ps,pst->pt", alive, moves)
+    return total
 
 
-def all_observations(env: MultiGoal) -> np.ndarray:
-    """The observation of every cell, `[121, 22]`."""
-    return np.asarray(jax.vmap(env.observation)(jnp.asarray(all_states())))
+def kl_optimum(
+    table: Tabular,
+    mu: np.ndarray,
+    beta: float,
+    gamma: float,
+    backup: str = "boltzmann",
+    preference: np.ndarray | None = None,
+) -> np.ndarray:
+    """The policy μ exp(βQ) / C `[S, A]` at the fixed point of Q = r + γ (1 − terminated) V(s').
 
-
-def transition_table(env: MultiGoal) -> Table:
-    """The environment's own step, taken from every cell with every move."""
-    states, actions = jnp.asarray(all_states()), jnp.arange(len(MOVES))[:, None]
-    step = jax.vmap(jax.vmap(env.step, (None, 0, None)), (0, None, None))(states, actions, jax.random.key(0))
-    return Table(
-        next_cell=cell_of(np.asarray(step.state)),
-        reward=np.asarray(step.reward[..., 0], np.float64),
-        terminated=np.asarray(step.terminated),
-        outcome=np.asarray(env.outcome(states)),
-    )
-
-
-def propagate(env: MultiGoal, probabilities: np.ndarray) -> Outcome:
-    """Carry the distribution over cells through the horizon under action probabilities `[121, 4]`."""
-    table = transition_table(env)
-    final = table.outcome >= 0
-    alive = np.zeros(CELLS)
-    alive[START_CELL] = 1.0
-    visits, expected_return = alive.copy(), 0.0
-    for _ in range(env.horizon):
-        flow = alive[:, None] * np.asarray(probabilities, np.float64)
-        reached = np.bincount(table.next_cell.ravel(), flow.ravel(), CELLS)
-        expected_return += float((flow * table.reward).sum())
-        visits += reached
-        alive = np.where(final, 0.0, reached)
-    # An episode stops in the first final cell it reaches, so the visits there are probabilities.
-    ended = np.bincount(table.outcome[final], visits[final], env.goals + 1)
-    return Outcome(
-        shares=ended[: env.goals],
-        trap=float(ended[env.goals]),
-        timeout=float(alive.sum()),
-        expected_return=expected_return,
-        visits=visits.reshape(SIZE, SIZE),
-    )
-
-
-def behaviour(dataset: Dataset) -> np.ndarray:
-    """Empirical μ(a|s) `[121, 4]` by counting; zero rows at cells never seen."""
-    state = np.asarray(dataset.observation).reshape(-1, 2, SIZE).argmax(-1)
-    counts = np.zeros((CELLS, len(MOVES)))
-    np.add.at(counts, (cell_of(state), np.asarray(dataset.action)[:, 0]), 1)
-    return counts / np.maximum(counts.sum(1, keepdims=True), 1)
-
-
-def kl_optimum(dataset: Dataset, env: MultiGoal, beta: float, gamma: float, backup: str = "boltzmann") -> np.ndarray:
-    """The policy μ exp(βQ) / C `[121, 4]` at the fixed point of Q = r + γ (1 − terminated) V(s').
-
-    `backup` says what V is: "boltzmann" is the value Σ p Q of p ∝ μ exp(βQ) itself, "soft" is
-    (1/β) log Σ μ exp(βQ), "mean" is Σ μ Q, the behaviour's own value. Moves outside the data have μ = 0 and
-    count nowhere; at cells never seen V is 0 and the policy uniform.
+    `mu` is the behaviour `[S, A]`. `backup` says what V is: "boltzmann" is the value Σ p Q of p ∝ μ exp(βQ) itself,
+    "soft" is (1/β) log Σ μ exp(βQ), "mean" is Σ μ Q, the behaviour's own value. Several objectives are weighed by the
+    preference. Actions outside the data have μ = 0 and count nowhere; at states never seen (rows of zeros) V is 0 and
+    the policy uniform.
     """
     if backup not in BACKUPS:
         raise unknown("backup", backup, BACKUPS)
     if beta <= 0:
         raise QDFMError(f"beta is {beta:g}; give a positive inverse temperature.")
-    table, mu = transition_table(env), behaviour(dataset)
+    omega = np.ones(1) if preference is None else np.asarray(preference, np.float64)
+    reward = (table.probability * (table.reward @ omega)).sum(-1)  # [S, A]
+    goes_on = np.where(table.terminated, 0.0, table.probability)
+    states, actions = reward.shape
     seen = mu.any(1)
     mu = mu[seen]
     log_mu = np.log(mu, out=np.full_like(mu, -np.inf), where=mu > 0)
-    value, change = np.zeros(CELLS), np.inf
+    value, change = np.zeros(states), np.inf
     for _ in range(MAX_SWEEPS):
-        q = (table.reward + gamma * np.where(table.terminated, 0.0, value[table.next_cell]))[seen]
-        # Differences to the best logged move, so that a large β magnifies no rounding error of Q itself.
+        q = (reward + gamma * (goes_on * value[table.next_state]).sum(-1))[seen]
+        # Differences to the best logged action, so that a large β magnifies no rounding error of Q itself.
         best = q.max(1, where=mu > 0, initial=-np.inf)
         advantage = q - best[:, None]
         logits = log_mu + beta * advantage
@@ -135,7 +101,7 @@ def kl_optimum(dataset: Dataset, env: MultiGoal, beta: float, gamma: float, back
         change = np.abs(updated - value[seen]).max()
         value[seen] = updated
         if change <= TOLERANCE:
-            probabilities = np.full((CELLS, len(MOVES)), 1 / len(MOVES))
+            probabilities = np.full((states, actions), 1 / actions)
             probabilities[seen] = p
             return probabilities
     raise QDFMError(f"The {backup} backup still changes by {change:g} after {MAX_SWEEPS} sweeps; lower beta or gamma.")

@@ -90,6 +90,33 @@ class GymEnv(gymnasium.Env[np.ndarray, Any]):
         return np.array(observation), {"action_mask": legal[0] if single else legal}
 
 
+class Accumulating(gymnasium.Wrapper):
+    """The same task that also shows the discounted return so far and γ^t, as `Dataset.with_accumulated` has them."""
+
+    def __init__(self, env: gymnasium.Env, objectives: int, gamma: float) -> None:
+        super().__init__(env)
+        self.gamma, self.nothing = gamma, np.zeros(objectives)
+        self.observation_space = _box((spaces.flatdim(env.observation_space) + objectives + 1,), "float32")
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """A new episode, for which nothing has been paid."""
+        self.paid, self.weight = self.nothing, 1.0
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._longer(observation), info
+
+    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
+        """The environment's own step, and its reward added."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self.paid = self.paid + self.weight * np.asarray(reward, np.float64)
+        self.weight *= self.gamma
+        return self._longer(observation), reward, terminated, truncated, info
+
+    def _longer(self, observation: Any) -> np.ndarray:
+        return np.r_[np.ravel(observation), self.paid, self.weight].astype(np.float32)
+
+
 def registered(name: str) -> bool:
     """Whether Gymnasium knows an id; MO-Gymnasium, slow to import, is asked only for what looks like one."""
     if name not in gymnasium.registry and LIKE_AN_ID.fullmatch(name):

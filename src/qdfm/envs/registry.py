@@ -6,10 +6,16 @@ from functools import partial
 from qdfm.envs.acrobot import Acrobot
 from qdfm.envs.base import JaxEnv
 from qdfm.envs.cartpole import CartPole
+from qdfm.envs.fork import Fork
+from qdfm.envs.mogym import deep_sea_treasure, resource_gathering
 from qdfm.envs.multigoal import GOAL_X, MultiGoal
 
 ENVIRONMENTS: dict[str, Callable[[], JaxEnv]] = {
     **{f"multigoal-{goals}": partial(MultiGoal, goals) for goals in GOAL_X},
+    "fork": Fork,
+    "deep-sea-treasure": deep_sea_treasure,
+    "deep-sea-treasure-concave": partial(deep_sea_treasure, "concave"),
+    "resource-gathering": resource_gathering,
     "cartpole": CartPole,
     "acrobot": Acrobot,
 }

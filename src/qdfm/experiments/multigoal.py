@@ -18,7 +18,8 @@ from qdfm.agent import Agent
 from qdfm.algorithms import AWAC, AWBC, BC, BCQ, BRAC, CQL, IQL, QDFM, BoltzBC, BoltzQ, GreedyQ
 from qdfm.algorithms.base import Config
 from qdfm.data.sources import load_dataset
-from qdfm.envs.exact import all_observations, kl_optimum, propagate
+from qdfm.envs.exact import kl_optimum
+from qdfm.envs.grid import Ending, behaviour, propagate
 from qdfm.envs.multigoal import MultiGoal
 from qdfm.evaluate import rollout
 from qdfm.experiments.cells import Cells, Settings
@@ -124,8 +125,13 @@ def configured(name: str, quick: bool) -> Config:
 def optimum(goals: int) -> dict[str, Any]:
     """The exact KL optimum on the data's empirical behaviour, propagated."""
     env = MultiGoal(goals)
-    exact = propagate(env, kl_optimum(load_dataset(f"multigoal-{goals}"), env, BETA, GAMMA))
-    return {"shares": exact.shares.tolist(), "trap": exact.trap, "return": exact.expected_return}
+    mu = behaviour(env, load_dataset(f"multigoal-{goals}"))
+    return _shown(propagate(env, kl_optimum(env.table(), mu, BETA, GAMMA)))
+
+
+def _shown(exact: Ending) -> dict[str, Any]:
+    *shares, trap = exact.shares.tolist()
+    return {"shares": shares, "trap": trap, "return": float(exact.expected_return[0])}
 
 
 def _cell(config: Config, goals: int, seeds: tuple[int, ...], progress: bool) -> Callable[[], dict[str, Any]]:
@@ -134,9 +140,10 @@ def _cell(config: Config, goals: int, seeds: tuple[int, ...], progress: bool) ->
         agents = train(config, load_dataset(f"multigoal-{goals}"), seeds=seeds, progress=progress)
         seconds = time.perf_counter() - began
         rows = [judge(agent, goals, seed) for agent, seed in zip(agents, seeds, strict=True)]
-        law = agents[0].action_probabilities(all_observations(MultiGoal(goals)))
+        env = MultiGoal(goals)
+        law = agents[0].action_probabilities(env.table().observations)
         greedy = np.eye(law.shape[1])[law.argmax(1)]
-        sampled_visits, greedy_visits = (propagate(MultiGoal(goals), p).visits for p in (law, greedy))
+        sampled_visits, greedy_visits = (propagate(env, p).visits for p in (law, greedy))
         return {
             "seeds": rows,
             "optimum": optimum(goals),
@@ -151,14 +158,9 @@ def _cell(config: Config, goals: int, seeds: tuple[int, ...], progress: bool) ->
 def judge(agent: Agent, goals: int, seed: int, episodes: int = EPISODES) -> dict[str, Any]:
     """One trained policy: simulated episodes, sampled and greedy, and exact propagation."""
     env = MultiGoal(goals)
-    exact = propagate(env, agent.action_probabilities(all_observations(env)))
-    best = np.asarray(optimum(goals)["shares"])
-    out: dict[str, Any] = {
-        "exact_shares": exact.shares.tolist(),
-        "exact_trap": exact.trap,
-        "exact_return": exact.expected_return,
-        "share_gap": float(np.abs(exact.shares - best).max()),
-    }
+    exact = _shown(propagate(env, agent.action_probabilities(env.table().observations)))
+    gap = np.abs(np.subtract(exact["shares"], optimum(goals)["shares"])).max()
+    out: dict[str, Any] = {f"exact_{what}": value for what, value in exact.items()} | {"share_gap": float(gap)}
     for prefix, greedy in (("", False), ("greedy_", True)):
         played = rollout(agent, env, episodes, seed=seed, greedy=greedy)
         outcome = np.asarray(env.outcome(played.states[-1]))

@@ -8,10 +8,10 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 
-from qdfm.envs.multigoal import GOAL_X, GOAL_Y, START, TRAP_X, TRAP_Y
+from qdfm.envs.multigoal import MultiGoal
+from qdfm.experiments.heatmaps import colour_bar, heatmap
 from qdfm.metrics import summarise
 
 HEATMAP_GOALS = "4"
@@ -39,27 +39,10 @@ def _heatmaps(part: SubFigure, shown: dict[str, dict[str, Any]]) -> None:
     for column, (name, cell) in zip(axes.T, shown.items(), strict=True):
         column[0].set_title(name, fontsize=9, pad=12)
         for axis, (prefix, _, _, _) in zip(column, STYLES, strict=True):
-            image = _heatmap(axis, np.minimum(np.asarray(cell[f"{prefix}visits"]), 1))
+            image = heatmap(axis, MultiGoal(int(HEATMAP_GOALS)), np.asarray(cell[f"{prefix}visits"]))
     for row, (_, label, _, _) in zip(axes, STYLES, strict=True):
         row[0].set_ylabel(label)
-    bar = part.colorbar(image, ax=axes.ravel().tolist(), shrink=0.7, label="visits per episode")
-    bar.set_ticks([np.sqrt(v) for v in (0, 0.05, 0.25, 0.5, 1)], labels=["0", ".05", ".25", ".5", "1"])
-
-
-def _heatmap(axis: Axes, visits: np.ndarray) -> Any:
-    image = axis.imshow(np.sqrt(visits), origin="lower", cmap="Blues", vmin=0, vmax=1)
-    for x in GOAL_X[int(HEATMAP_GOALS)]:
-        axis.add_patch(plt.Rectangle((x - 0.5, GOAL_Y - 0.5), 1, 1, fill=False, edgecolor="tab:green", lw=1.5))
-        if visits[GOAL_Y, x] >= 0.005:
-            share = f"{100 * visits[GOAL_Y, x]:.0f}"
-            axis.text(x, GOAL_Y + 0.75, share, ha="center", va="bottom", fontsize=6, color="tab:green")
-    height = TRAP_Y[1] - TRAP_Y[0] + 1
-    trap = plt.Rectangle((TRAP_X - 0.5, TRAP_Y[0] - 0.5), 1, height, fill=False, edgecolor="tab:red", hatch="///", lw=1)
-    axis.add_patch(trap)
-    axis.plot(*START, "o", color="black", ms=3)
-    axis.set_xticks([])
-    axis.set_yticks([])
-    return image
+    colour_bar(part, image, axes.ravel().tolist())
 
 
 def _curves(part: SubFigure, results: dict[str, dict[str, Any]], sizes: tuple[int, ...]) -> None:

@@ -1,12 +1,19 @@
-"""The multigoal experts against the grid told again: shortest, trap-free, one goal each, random as said."""
+"""The experts against the grids told again: shortest, trap-free, one goal each, random as said."""
 
 import numpy as np
 import pytest
 
-from qdfm.collect.multigoal import collect_multigoal
+from qdfm.collect.grid import collect_experts
+from qdfm.data.dataset import Dataset
+from qdfm.envs.fork import Fork
+from qdfm.envs.multigoal import MultiGoal
 
 GOALS = {2: [1, 9], 3: [1, 5, 9], 4: [1, 3, 7, 9], 5: [1, 3, 5, 7, 9]}
 STEP = np.array([[0, 1], [0, -1], [-1, 0], [1, 0]])
+
+
+def collect_multigoal(goals: int, per_goal: int = 250, seed: int = 0) -> Dataset:
+    return collect_experts(MultiGoal(goals), goals, per_goal, seed)
 
 
 def states(observation: np.ndarray) -> np.ndarray:
@@ -77,3 +84,15 @@ def test_moves_are_drawn_uniformly_among_those_that_come_closer():
         share, count = shares(g, cell)
         p = np.array(expected)
         assert (np.abs(share - p) <= 4 * np.sqrt(p * (1 - p) / count)).all(), (g, cell, share)
+
+
+def test_the_fork_s_experts_stay_on_their_side():
+    data = collect_experts(Fork(), 2, per_goal=500)
+    x, y = (part.argmax(1) for part in np.split(data.next_observation, [9], 1))
+    goal_b = data.episode >= 500
+    assert len(data) == 1000 * (4 + 6)  # Manhattan from (4, 0) to either upper corner
+    assert (x[~goal_b] <= 4).all()
+    assert (x[goal_b] >= 4).all()
+    assert not ((x == 4) & (y >= 2)).any()
+    np.testing.assert_array_equal(data.reward[data.terminated], np.repeat([[10, 0], [0, 10]], 500, 0))
+    assert not data.reward[~data.terminated].any()
