@@ -17,6 +17,7 @@ import qdfm
 from qdfm.agent import Agent
 from qdfm.algorithms import ALGORITHMS, BC, Config, GreedyQ
 from qdfm.cli import main
+from qdfm.collect.gymnasium import collect_gymnasium
 from qdfm.data.actions import Discrete
 from qdfm.data.sources import GENERATORS
 from qdfm.data.spec import Spec
@@ -50,9 +51,9 @@ def again(run: Path, *words: str) -> list[str]:
     return ["train", "multigoal-4", *TINY, *tail, *words]
 
 
-def save_agent(path: Path, spec: Spec) -> Path:
+def save_agent(path: Path, spec: Spec, preference: tuple[float, ...] | None = None) -> Path:
     """An agent with random weights."""
-    config: Config = BC(hidden=(16,))
+    config: Config = BC(hidden=(16,), preference=preference)
     algorithm = config.build(spec)
     Agent(config, spec, algorithm.policy(algorithm.init(jax.random.key(0)))).save(path)
     return path
@@ -96,11 +97,11 @@ def test_version_and_usage(capsys):
     usage = capsys.readouterr().out
     assert main([]) == 2
     assert capsys.readouterr().out == usage
-    for command in ("list", "train", "evaluate", "reproduce", "data inspect", "data make"):
+    for command in ("list", "train", "evaluate", "pareto", "reproduce", "data inspect", "data make"):
         assert f"qdfm {command}" in usage
 
 
-@pytest.mark.parametrize("command", ["train", "evaluate", "reproduce", "data inspect", "data make", "list"])
+@pytest.mark.parametrize("command", ["train", "evaluate", "pareto", "reproduce", "data inspect", "data make", "list"])
 def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([*command.split(), "--help"])
@@ -235,6 +236,71 @@ def test_evaluate_greedily_somewhere_else(run, capsys):
     assert shown["return_std"] == [0.0]  # nothing is random
 
 
+def test_evaluate_with_a_discount(run, capsys):
+    file = str(run / "agent-0.safetensors")
+    assert main(["evaluate", file, "--episodes", "20", "--seed", "3", "--gamma", "0.9"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    plain = qdfm.evaluate(qdfm.load(file), "multigoal-4", 20, seed=3)
+    # All of an episode's reward comes in its last step.
+    assert shown["return_mean"] == pytest.approx([(0.9 ** (plain.lengths - 1) * plain.returns[:, 0]).mean()])
+
+
+# pareto
+
+
+SEA = Spec((2,), Discrete(4), objectives=2)
+
+
+def test_training_in_an_id_and_its_front(capsys):
+    assert main(["train", "deep-sea-treasure-v0", *CLONE]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "Saved 1 agent(s) in runs/deep-sea-treasure-v0-bc."
+    assert "follow a preference" in lines[1]
+    run = Path("runs/deep-sea-treasure-v0-bc")
+    words = ["pareto", str(run / "agent-0.safetensors"), "--preferences", "3", "--episodes", "2", "--sampled"]
+    assert main([*words, "--gamma", "0.9", "--reference", "0", "-50"]) == 0
+    shown, wrote = capsys.readouterr().out.splitlines()
+    measures = json.loads(shown)
+    assert wrote == f"Wrote front.png and front.csv to {run}."
+    assert (measures["env"], measures["algorithm"]) == ("deep-sea-treasure-v0", "bc")
+    assert (measures["preferences"], measures["episodes"], measures["greedy"]) == (3, 2, False)
+    table = np.genfromtxt(run / "front.csv", delimiter=",", names=True)
+    assert table["preference_1"].tolist() == [0, 0.5, 1]
+    kept = table[table["non_dominated"] == 1]
+    assert measures["non_dominated"] == len(kept)
+    # The area between the reference and a staircase, strip by strip from the largest treasure down.
+    order = kept[np.argsort(-kept["return_1"])]
+    heights = np.diff(np.r_[-50, order["return_2"]])
+    assert measures["hypervolume"] == pytest.approx((order["return_1"] * heights).sum())
+    assert min(png_size(run / "front.png")) > 100
+
+
+def test_the_front_of_an_agent_elsewhere(capsys):
+    agent = save_agent(Path("agent.safetensors"), SEA)
+    words = ["pareto", str(agent), "--env", "deep-sea-treasure-v0", "--preferences", "4", "--out", "new/front"]
+    assert main(words) == 0
+    shown, said, _ = capsys.readouterr().out.splitlines()
+    assert "worst of the sweep minus 10 % of its range" in said
+    table = np.genfromtxt("new/front/front.csv", delimiter=",", names=True)
+    for i, reference in enumerate(json.loads(shown)["reference"]):
+        returns = table[f"return_{i + 1}"]
+        assert reference == pytest.approx(returns.min() - 0.1 * (np.ptp(returns) or 1.0))
+
+
+def test_agents_that_have_no_front(run, capsys):
+    assert "has one objective" in refusal(capsys, "pareto", run / "agent-0.safetensors")
+    fixed = save_agent(Path("fixed.safetensors"), SEA, (0.5, 0.5))
+    said = refusal(capsys, "pareto", fixed, "--env", "deep-sea-treasure-v0")
+    assert "trained for the preference [0.5, 0.5] only" in said
+    free = save_agent(Path("free.safetensors"), SEA)
+    assert "does not say where to play" in refusal(capsys, "pareto", free)
+    sea = ("pareto", free, "--env", "deep-sea-treasure-v0")
+    assert "--reference has 3 numbers; give 2" in refusal(capsys, *sea, "--reference", "0", "0", "0")
+    assert "1 preferences cannot hold" in refusal(capsys, *sea, "--preferences", "1")
+    Path("file").touch()
+    assert "Cannot create file/x" in refusal(capsys, *sea, "--out", "file/x")
+
+
 # data
 
 
@@ -263,6 +329,19 @@ def test_data_make_and_load(capsys):
     assert made.spec == built_in.spec
     np.testing.assert_array_equal(made.observation, built_in.observation)
     np.testing.assert_array_equal(made.action, built_in.action)
+
+
+def test_data_make_in_an_id(capsys):
+    assert main(["data", "make", "CartPole-v1", "--transitions", "50", "--seed", "3"]) == 0
+    assert "Wrote 50 transitions, mean return [" in capsys.readouterr().out
+    made, same = qdfm.load_dataset("CartPole-v1.npz"), collect_gymnasium("CartPole-v1", 50, seed=3)
+    np.testing.assert_array_equal(made.observation, same.observation)
+    assert main(["train", "CartPole-v1", *CLONE, "--episodes", "2"]) == 0
+    played = json.loads(capsys.readouterr().out.splitlines()[1])
+    assert played["return_mean"] == [played["length_mean"]]  # +1 per step
+    for option in ("--transitions", "--seed"):
+        said = refusal(capsys, "data", "make", "multigoal-2", option, "3")
+        assert f"{option} does not concern the built-in multigoal-2; leave it out." in said
 
 
 # reproduce
@@ -401,6 +480,7 @@ def test_preferences_in_the_data_of_another_length_than_the_reward(capsys):
     [
         (["train", "multigaol-4"], "did you mean 'multigoal-4'?"),
         (["data", "inspect", "multigoal4"], "did you mean 'multigoal-4'?"),
+        (["data", "make", "multigoal-v4"], "Unknown task 'multigoal-v4'; did you mean 'multigoal-4'?"),
         (["data", "make", "multigoal_4"], "Unknown task 'multigoal_4'; did you mean 'multigoal-4'?"),
         (["train", "multigoal-4", "--algo", "boltbc"], "Unknown algorithm 'boltbc'; did you mean 'boltzbc'?"),
         (["train", "multigoal-4", "--algo=qfdm"], "Unknown algorithm 'qfdm'; did you mean 'qdfm'?"),
@@ -410,7 +490,7 @@ def test_preferences_in_the_data_of_another_length_than_the_reward(capsys):
         (["trian", "multigoal-4"], "Unknown command 'trian'; did you mean 'train'?"),
         (["data", "inspct"], "Unknown command 'data inspct'; did you mean 'data inspect'?"),
         (["data"], "Unknown command 'data'"),
-        (["xyzzy"], "choose one of: data, evaluate, list, reproduce, train."),
+        (["xyzzy"], "choose one of: data, evaluate, list, pareto, reproduce, train."),
     ],
 )
 def test_unknown_names(words, says, capsys):

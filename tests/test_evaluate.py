@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium
 import jax
 import jax.numpy as jnp
+import mo_gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -13,10 +14,11 @@ from gymnasium import spaces
 from qdfm.agent import Agent
 from qdfm.algorithms import BC, Config
 from qdfm.algorithms.base import Algorithm
+from qdfm.collect.gymnasium import collect_gymnasium
 from qdfm.data.actions import Discrete, MultiDiscrete
 from qdfm.data.spec import Spec
 from qdfm.envs.grid import propagate
-from qdfm.envs.gymnasium import GymEnv
+from qdfm.envs.gymnasium import GymEnv, adapted
 from qdfm.envs.multigoal import MultiGoal
 from qdfm.errors import QDFMError
 from qdfm.evaluate import PARALLEL, Evaluation, evaluate, rollout
@@ -109,6 +111,16 @@ def test_numbers_of_a_fixed_policy(move, value, length, ended, greedy):
     np.testing.assert_array_equal(done.returns, np.full((7, 1), value))
     np.testing.assert_array_equal(done.lengths, np.full(7, length))
     np.testing.assert_array_equal(done.terminated, np.full(7, ended))
+
+
+def test_discounted_returns():
+    done = evaluate(grid_agent(always(UP)), "multigoal-4", episodes=2, gamma=0.5)
+    np.testing.assert_array_equal(done.returns, [[-2.5], [-2.5]])  # −10 in the third step
+    played = evaluate(parts_agent(2), Parts(2, [[0, 0, 1], [0, 1, 0]]), 2, preference=[0.5, 0.5], gamma=0.5)
+    np.testing.assert_array_equal(played.returns, [[3.5, 1.75]] * 2)  # (2, 1) in each of three steps
+    for gamma in (-0.1, 1.1, np.nan):
+        with pytest.raises(QDFMError, match="must be at least 0 and at most 1"):
+            evaluate(grid_agent(always(UP)), "multigoal-4", gamma=gamma)
 
 
 def test_an_end_in_the_last_step_counts_as_terminated():
@@ -252,6 +264,78 @@ def test_several_objectives_give_a_return_each():
         evaluate(parts_agent(2), env, 4)
 
 
+# MO-Gymnasium
+
+
+def mo_gymnasium_agent(name: str) -> Agent:
+    return BC(hidden=(16,), clone_steps=3, batch_size=8).fit(collect_gymnasium(name, 200), progress=False)
+
+
+def eval_mo(agent: Agent, env: gymnasium.Env, w: np.ndarray, gamma: float, seed: int) -> tuple[Any, ...]:
+    """One episode as MORL-Baselines plays it: scalarised and vector returns, plain and discounted."""
+    obs, _ = env.reset(seed=seed)
+    done, discount = False, 1.0
+    vector, discounted = np.zeros_like(w), np.zeros_like(w)
+    while not done:
+        obs, reward, terminated, truncated, _ = env.step(agent.eval(obs, w))
+        done = terminated or truncated
+        vector += reward
+        discounted += discount * np.asarray(reward)
+        discount *= gamma
+    return w @ vector, w @ discounted, vector, discounted
+
+
+@pytest.mark.parametrize(
+    ("name", "w"), [("deep-sea-treasure-v0", [0.25, 0.75]), ("breakable-bottles-v0", [0.5, 0.25, 0.25])]
+)
+def test_the_loop_of_morl_baselines_plays_the_same_episodes(name, w):
+    agent, w = mo_gymnasium_agent(name), np.array(w)
+    env = adapted(mo_gymnasium.make(name))  # flattens the dictionary of bottles
+    scalar, scalar_discounted, vector, discounted = eval_mo(agent, env, w, 0.9, first_seed(5))
+    plain, faded = (evaluate(agent, name, 1, seed=5, greedy=True, preference=w, gamma=g) for g in (1.0, 0.9))
+    np.testing.assert_allclose(plain.returns[0], vector, rtol=1e-6)
+    np.testing.assert_allclose(faded.returns[0], discounted, rtol=1e-6)
+    np.testing.assert_allclose([plain.returns[0] @ w, faded.returns[0] @ w], [scalar, scalar_discounted], rtol=1e-6)
+
+
+def first_seed(seed: int) -> int:
+    """What `evaluate` resets its first episode with."""
+    return int(np.random.default_rng(seed).integers(2**31, size=1)[0])
+
+
+@dataclass(frozen=True)
+class Downward(Config):
+    """A policy of a single move, which finds a treasure of .7 in the deep sea at once."""
+
+    name = "downward"
+    about = "for tests"
+
+    def build(self, spec: Spec) -> Algorithm:
+        def act(policy, noise, observation, preference, mask, carry, greedy=False):
+            return jnp.full((len(observation), 1), DOWN, jnp.int32), carry
+
+        return Algorithm(lambda key: jnp.zeros(1), (), lambda state: state, act, 1, None)
+
+
+def test_wrappers_of_mo_gymnasium():
+    def walk(objectives: int) -> Agent:
+        return Agent(Downward(), Spec((2,), Discrete(4), objectives=objectives), jnp.zeros(1))
+
+    def sea() -> gymnasium.Env:
+        return mo_gymnasium.make("deep-sea-treasure-v0")
+
+    linear = mo_gymnasium.wrappers.LinearReward(sea(), np.array([10.0, 1.0]))
+    np.testing.assert_allclose(evaluate(walk(1), linear, 2).returns, [[6.0], [6.0]], rtol=1e-6)
+    clipped = mo_gymnasium.wrappers.MOClipReward(sea(), 0, 0.0, 0.5)
+    np.testing.assert_allclose(evaluate(walk(2), clipped, 2, preference=[0.5, 0.5]).returns, [[0.5, -1.0]] * 2)
+    normalised = mo_gymnasium.wrappers.MONormalizeReward(sea(), idx=1)
+    done = evaluate(walk(2), normalised, 2, preference=[0.5, 0.5])
+    np.testing.assert_allclose(done.returns[:, 0], 0.7, rtol=1e-6)
+    assert (done.returns[:, 1] < 0).all()
+    with pytest.raises(QDFMError, match="objectives 2 but the environment has 1"):
+        evaluate(walk(2), linear, 2, preference=[0.5, 0.5])
+
+
 # Refusals
 
 
@@ -289,6 +373,11 @@ def test_a_preference_that_is_none(env, preference, says):
     agent = grid_agent(wandering())
     with pytest.raises(QDFMError, match=says):
         evaluate(agent, GymEnv(MultiGoal(4)) if env == "gymnasium" else env, 2, preference=preference)
+
+
+def test_preferences_that_are_not_one_per_episode():
+    with pytest.raises(QDFMError, match="There are 3 preferences for 2 episodes; give one, or one per episode"):
+        evaluate(parts_agent(2), Parts(2), 2, preference=np.full((3, 2), 0.5))
 
 
 def test_no_episodes():

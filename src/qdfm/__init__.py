@@ -14,6 +14,7 @@ from qdfm.data.spec import Spec
 from qdfm.data.tables import Columns
 from qdfm.errors import Diverged, QDFMError
 from qdfm.evaluate import Evaluation, evaluate
+from qdfm.sweep import Sweep, sweep
 from qdfm.train import train
 
 __all__ = [
@@ -36,9 +37,11 @@ __all__ = [
     "GreedyQ",
     "QDFMError",
     "Spec",
+    "Sweep",
     "__version__",
     "evaluate",
     "load",
     "load_dataset",
+    "sweep",
     "train",
 ]

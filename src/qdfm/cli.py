@@ -15,7 +15,8 @@ from tyro.conf import Positional, arg
 from qdfm._version import __version__
 from qdfm.algorithms import ALGORITHMS
 from qdfm.algorithms.base import Config
-from qdfm.data.sources import GENERATORS, load_dataset
+from qdfm.data.dataset import Dataset
+from qdfm.data.sources import GENERATORS, collected, is_file, load_dataset
 from qdfm.data.tables import Columns
 from qdfm.errors import Diverged, QDFMError, unknown
 from qdfm.train import Options, train, trained_task
@@ -25,9 +26,10 @@ USAGE = """usage: qdfm COMMAND ...
   qdfm list                       tasks, algorithms, environments and experiments
   qdfm train TASK                 train on a built-in task or a log file; --algo A, --seeds 5, --quick, --resume
   qdfm evaluate CHECKPOINT        play episodes with a saved agent
+  qdfm pareto CHECKPOINT          the front that an agent reaches as its preference varies
   qdfm reproduce EXPERIMENT       a table or figure of the paper; --quick
   qdfm data inspect NAME_OR_FILE  what is in the data
-  qdfm data make NAME             write built-in data to a file
+  qdfm data make NAME             write built-in data, or random behaviour in a Gymnasium id, to a file
 
 qdfm COMMAND --help says more. qdfm --version prints the version."""
 QUICK_SHARE = 0.1
@@ -108,7 +110,7 @@ class TrainArguments:
     """Train on a built-in task or on a log file, and keep everything in one folder."""
 
     task: Task
-    """A built-in task (see qdfm list) or a .npz, .parquet or .csv file."""
+    """A built-in task (see qdfm list), a .npz, .parquet or .csv file, or a Gymnasium id for random behaviour there."""
     algo: str = "qdfm"
     """The algorithm (see qdfm list); its own options follow below, those of another with --algo A --help."""
     seeds: int = 1
@@ -155,25 +157,27 @@ def _run_training(args: TrainArguments, config: Config) -> None:
     from qdfm.envs.registry import ENVIRONMENTS
     from qdfm.evaluate import evaluate
 
-    is_file = args.task not in GENERATORS
-    if is_file and args.task in ENVIRONMENTS:
+    logged = is_file(args.task)
+    if args.task in ENVIRONMENTS and args.task not in GENERATORS:
         raise QDFMError(f"{args.task} is an environment without built-in data; give a log file of it instead.")
-    columns = args.columns if is_file and args.columns != Columns() else None
+    columns = args.columns if args.task not in GENERATORS and args.columns != Columns() else None
     data = load_dataset(args.task, columns=columns, num_actions=_sizes(args.num_actions), normalise=args.normalise)
     if args.seeds < 1:
         raise QDFMError(f"--seeds is {args.seeds}; give at least 1.")
-    out = args.out or Path("runs") / f"{Path(args.task).stem if is_file else args.task}-{config.name}"
-    task = None if is_file else args.task
+    out = args.out or Path("runs") / f"{Path(args.task).stem if logged else _file_name(args.task)}-{config.name}"
+    task = None if logged else args.task
     agents = train(config, data, range(args.seeds), out, args.resume, options=args.run, task=task)
     print(f"Saved {len(agents)} agent(s) in {out}.")
-    if args.task in ENVIRONMENTS and args.episodes > 0 and data.spec.objectives > 1 and config.preference is None:
-        print("The agents follow a preference; play with qdfm evaluate --preference.")
-    elif args.task in ENVIRONMENTS and args.episodes > 0:
-        for seed, agent in enumerate(agents):
-            print(json.dumps({"seed": seed, **evaluate(agent, args.task, args.episodes, seed=seed).summary()}))
-    elif is_file:
+    if logged:
         returns = data.returns()
         print(f"The data's own mean return per episode: {[round(float(r), 4) for r in returns.mean(0)]}.")
+    elif args.episodes > 0 and (args.task in ENVIRONMENTS or args.task not in GENERATORS):
+        if data.spec.objectives > 1 and config.preference is None:
+            print("The agents follow a preference; play with qdfm evaluate --preference or qdfm pareto.")
+            return
+        for seed, agent in enumerate(agents):
+            done = evaluate(agent, args.task, args.episodes, seed=seed, progress=True)
+            print(json.dumps({"seed": seed, **done.summary()}))
 
 
 # qdfm evaluate
@@ -195,6 +199,8 @@ class EvaluateArguments:
     """Take the most likely action instead of drawing one."""
     preference: tuple[float, ...] | None = None
     """Weights of the objectives, summing to 1."""
+    gamma: float = 1.0
+    """The discount of the returns; 1: none."""
 
 
 def _evaluate(words: list[str]) -> None:
@@ -203,14 +209,93 @@ def _evaluate(words: list[str]) -> None:
         from qdfm.evaluate import evaluate
 
         agent = load(args.checkpoint)
-        env = args.env or trained_task(args.checkpoint.parent)
-        if env is None:
-            raise QDFMError(f"The folder of {args.checkpoint} does not say where to play; give --env NAME.")
-        done = evaluate(agent, env, args.episodes, args.seed, args.greedy, args.preference)
-        print(json.dumps({"env": env, "algorithm": agent.config.name, "greedy": args.greedy, **done.summary()}))
+        env = args.env or _where_to_play(args.checkpoint)
+        done = evaluate(agent, env, args.episodes, args.seed, args.greedy, args.preference, args.gamma, progress=True)
+        shown = {"env": env, "algorithm": agent.config.name, "greedy": args.greedy, "gamma": args.gamma}
+        print(json.dumps({**shown, **done.summary()}))
 
     command.__doc__ = EvaluateArguments.__doc__
     _parse("evaluate", command, words)
+
+
+def _where_to_play(checkpoint: Path) -> str:
+    task = trained_task(checkpoint.parent)
+    if task is None:
+        raise QDFMError(f"The folder of {checkpoint} does not say where to play; give --env NAME.")
+    return task
+
+
+# qdfm pareto
+
+
+@dataclasses.dataclass(frozen=True)
+class ParetoArguments:
+    """The front that a saved agent reaches as its preference varies: front.png, front.csv and its measures."""
+
+    checkpoint: Annotated[Positional[Path], arg(metavar="CHECKPOINT")]
+    """An agent-SEED.safetensors file."""
+    env: str | None = None
+    """A built-in environment or a Gymnasium id (default: the task that the file's run was trained on)."""
+    preferences: int = 101
+    """How many preferences, evenly spread (for three objectives and more, the finest lattice with at most as many)."""
+    episodes: int = 1
+    """Episodes per preference; a point is their mean."""
+    sampled: bool = False
+    """Draw actions instead of taking the most likely one."""
+    gamma: float = 1.0
+    """The discount of the returns; 1: none."""
+    seed: int = 0
+    """Seed of the episodes."""
+    reference: tuple[float, ...] | None = None
+    """Where the hypervolume is measured from (default: the worst of the sweep minus 10 % of its range)."""
+    out: Path | None = None
+    """The folder of the files (default: that of the checkpoint)."""
+
+
+def _pareto(words: list[str]) -> None:
+    def command(args: Annotated[ParetoArguments, FLAT]) -> None:
+        _run_pareto(args)
+
+    command.__doc__ = ParetoArguments.__doc__
+    _parse("pareto", command, words)
+
+
+def _run_pareto(args: ParetoArguments) -> None:
+    from qdfm.agent import load
+    from qdfm.frontplot import draw_front
+    from qdfm.metrics import hypervolume, simplex, spacing
+    from qdfm.sweep import sweep, worst_corner
+
+    agent = load(args.checkpoint)
+    env = args.env or _where_to_play(args.checkpoint)
+    objectives = agent.spec.objectives
+    if args.reference is not None and len(args.reference) != objectives:
+        raise QDFMError(f"--reference has {len(args.reference)} numbers; give {objectives}, one per objective.")
+    out = args.out or args.checkpoint.parent
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise QDFMError(f"Cannot create {out} ({error.strerror}); choose a writable folder.") from None
+    omega = simplex(objectives, args.preferences)
+    swept = sweep(agent, env, omega, args.episodes, args.seed, greedy=not args.sampled, gamma=args.gamma)
+    reference = worst_corner(swept.returns) if args.reference is None else args.reference
+    front = swept.returns[swept.non_dominated()]
+    measures = {
+        "preferences": len(omega),
+        "episodes": args.episodes,
+        "greedy": not args.sampled,
+        "gamma": args.gamma,
+        "hypervolume": hypervolume(front, reference),
+        "reference": [float(r) for r in reference],
+        "non_dominated": len(front),
+        "spacing": spacing(front),
+    }
+    print(json.dumps({"env": env, "algorithm": agent.config.name, **measures}))
+    if args.reference is None:
+        print("The reference is the worst of the sweep minus 10 % of its range; give --reference to compare agents.")
+    draw_front(out / "front.png", swept.returns, title=f"{agent.config.name} in {env}")
+    swept.write_csv(out / "front.csv")
+    print(f"Wrote front.png and front.csv to {out}.")
 
 
 # qdfm reproduce
@@ -280,20 +365,22 @@ def _inspect(words: list[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class MakeArguments:
-    """Write built-in data to a .npz file that qdfm.load_dataset reads."""
+    """Write built-in data, or random behaviour in a Gymnasium id, to a .npz file that qdfm.load_dataset reads."""
 
     name: Annotated[Positional[str], arg(metavar="NAME")]
-    """The built-in task."""
+    """The built-in task, or a Gymnasium or MO-Gymnasium id with discrete actions."""
+    transitions: int | None = None
+    """How many transitions to collect in a Gymnasium id (default: 10000)."""
+    seed: int | None = None
+    """The seed to collect with in a Gymnasium id (default: 0)."""
     out: Path | None = None
     """The file (default: NAME.npz)."""
 
 
 def _make(words: list[str]) -> None:
     def command(args: Annotated[MakeArguments, FLAT]) -> None:
-        if args.name not in GENERATORS:
-            raise unknown("task", args.name, GENERATORS)
-        out = args.out or Path(f"{args.name}.npz")
-        data = GENERATORS[args.name].make()
+        data = _made(args)
+        out = args.out or Path(f"{_file_name(args.name)}.npz")
         data.save(out)
         returns = data.returns().mean(0)
         print(f"Wrote {len(data)} transitions, mean return {[round(float(r), 4) for r in returns]}, to {out}.")
@@ -302,10 +389,20 @@ def _make(words: list[str]) -> None:
     _parse("data make", command, words)
 
 
+def _made(args: MakeArguments) -> Dataset:
+    given = {k: v for k in ("transitions", "seed") if (v := getattr(args, k)) is not None}
+    if args.name in GENERATORS:
+        if given:
+            raise QDFMError(f"--{next(iter(given))} does not concern the built-in {args.name}; leave it out.")
+        return GENERATORS[args.name].make()
+    return collected("task", args.name, **given)
+
+
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "list": _list,
     "train": _train,
     "evaluate": _evaluate,
+    "pareto": _pareto,
     "reproduce": _reproduce,
 }
 DATA_COMMANDS: dict[str, Callable[[list[str]], None]] = {"inspect": _inspect, "make": _make}
@@ -317,6 +414,10 @@ def _parse(name: str, command: Callable[..., None], words: list[str]) -> None:
 
 def _sizes(num_actions: tuple[int, ...] | None) -> int | tuple[int, ...] | None:
     return num_actions[0] if num_actions is not None and len(num_actions) == 1 else num_actions
+
+
+def _file_name(task: str) -> str:
+    return task.replace("/", "-")  # of ids such as ALE/Pong-v5
 
 
 def _value_of(words: list[str], option: str) -> str | None:

@@ -18,7 +18,8 @@ from qdfm.data.spec import Spec
 from qdfm.envs.accumulated import Accumulated
 from qdfm.envs.base import JaxEnv
 from qdfm.envs.registry import ENVIRONMENTS
-from qdfm.errors import QDFMError, unknown
+from qdfm.errors import QDFMError
+from qdfm.progress import open_count
 
 if TYPE_CHECKING:
     import gymnasium
@@ -31,7 +32,7 @@ PARALLEL = 16  # copies of a Gymnasium environment that share one batch of decis
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Returns of some episodes, undiscounted, in the units of the reward."""
+    """Returns of some episodes in the units of the reward, discounted where `evaluate` was told a gamma below 1."""
 
     returns: np.ndarray  # [episodes, objectives]
     lengths: np.ndarray  # [episodes]
@@ -65,16 +66,30 @@ def evaluate(
     seed: int = 0,
     greedy: bool = False,
     preference: Any = None,
+    gamma: float = 1.0,
+    progress: bool = False,
 ) -> Evaluation:
-    """Play episodes in a built-in environment (by name or itself), or in a Gymnasium one (by id or itself)."""
+    """Play episodes in a built-in environment (by name or itself), or in a Gymnasium one (by id or itself).
+
+    The preference is one for all episodes or one for each, `[episodes, objectives]`. With `gamma` below 1 the returns
+    are discounted: step t of an episode, counted from 0, weighs gamma^t. `progress` shows a bar for environments that
+    are not built in.
+    """
     if episodes < 1:
         raise QDFMError(f"{episodes} episodes cannot be evaluated; give at least 1.")
+    if not 0 <= gamma <= 1:
+        raise QDFMError(f"gamma is {gamma}; it must be at least 0 and at most 1.")
     if isinstance(env, str) and env in ENVIRONMENTS:
         env = ENVIRONMENTS[env]()
     if isinstance(env, JaxEnv):
         played = rollout(agent, env, episodes, seed, greedy, preference)
-        return Evaluation(played.reward.sum(0), played.running.sum(0), played.terminated)
-    return _evaluate_gymnasium(agent, env, episodes, seed, greedy, preference)
+        discount = gamma ** np.arange(len(played.reward))  # [T]: all episodes begin together
+        returns = (discount[:, None, None] * played.reward).sum(0)
+        return Evaluation(returns, played.running.sum(0), played.terminated)
+    from qdfm.envs.gymnasium import seeded
+
+    with seeded(seed):
+        return _evaluate_gymnasium(agent, env, episodes, seed, greedy, preference, gamma, progress)
 
 
 def rollout(
@@ -83,8 +98,10 @@ def rollout(
     """Episodes with all their states."""
     if agent.spec.accumulation is not None:
         env = Accumulated(env, agent.spec.accumulation.gamma)
-    _check_fits(agent.spec, env.spec.observation_shape, env.spec.actions, env.spec.objectives)
-    omega = _preference(agent, preference)
+    _check_fits("observations of shape", agent.spec.observation_shape, env.spec.observation_shape)
+    _check_fits("choices", agent.spec.choices, env.spec.choices)
+    _check_fits("objectives", agent.spec.objectives, env.spec.objectives)
+    omega = _preferences(agent, preference, episodes)
     key = jax.random.key(seed, impl="threefry2x32")
     play = _compiled_rollout(agent.config, agent.spec, env, episodes, greedy)
     states, reward, running, terminated = jax.device_get(play(agent.policy, key, omega))
@@ -95,9 +112,7 @@ def rollout(
 def _compiled_rollout(config: Config, spec: Spec, env: JaxEnv, episodes: int, greedy: bool) -> Any:
     functions = compiled(config, spec)
 
-    def play(policy: Any, key: jax.Array, preference: jax.Array) -> tuple[Any, ...]:
-        omega = jnp.broadcast_to(preference, (episodes, spec.objectives))
-
+    def play(policy: Any, key: jax.Array, omega: jax.Array) -> tuple[Any, ...]:
         def act(noise: jax.Array, observation: jax.Array, mask: jax.Array, carry: Any) -> tuple[jax.Array, Any]:
             return functions.act(policy, noise, observation, omega, mask, carry, greedy=greedy)
 
@@ -135,82 +150,76 @@ def simulate(env: JaxEnv, act: Act, noise: int, episodes: int, key: jax.Array) -
 
 
 def _evaluate_gymnasium(
-    agent: Agent, env: "str | gymnasium.Env", episodes: int, seed: int, greedy: bool, preference: Any
+    agent: Agent,
+    env: "str | gymnasium.Env",
+    episodes: int,
+    seed: int,
+    greedy: bool,
+    preference: Any,
+    gamma: float,
+    progress: bool,
 ) -> Evaluation:
-    import gymnasium
+    from qdfm.envs.gymnasium import Accumulating, action_masks, action_space_of, adapted, make
 
-    from qdfm.envs.gymnasium import action_space_of
-
-    omega = _preference(agent, preference)
-    if isinstance(env, str):
-        if env not in gymnasium.registry:
-            raise unknown("environment", env, [*ENVIRONMENTS, *gymnasium.registry])
-        name = env
-        envs = [gymnasium.make(name) for _ in range(min(PARALLEL, episodes))]
-    else:
-        envs = [env]
-    objectives = getattr(getattr(envs[0].unwrapped, "reward_space", None), "shape", (1,))[0]
-    _check_fits(agent.spec, envs[0].observation_space.shape, action_space_of(envs[0]), objectives)
+    spec, omega = agent.spec, _preferences(agent, preference, episodes)
+    envs = [make(env) for _ in range(min(PARALLEL, episodes))] if isinstance(env, str) else [adapted(env)]
+    if (so_far := spec.accumulation) is not None:
+        envs = [Accumulating(e, spec.objectives, so_far.gamma) for e in envs]
+    actions = action_space_of(envs[0])
+    _check_fits("observations of shape", spec.observation_shape, envs[0].observation_space.shape)
+    _check_fits("choices", spec.choices, actions.choices)
     generator = np.random.default_rng(seed)
     seeds = generator.integers(2**31, size=episodes)
-    returns = np.zeros((episodes, objectives))
+    returns = np.zeros((episodes, spec.objectives))
     lengths, terminated = np.zeros(episodes, int), np.zeros(episodes, bool)
-    running = list(range(len(envs)))  # the episode that each copy plays, −1 when it has none left
+    running = np.arange(len(envs))  # the episode that each copy plays, −1 when it has none left
     seen = [e.reset(seed=int(seeds[i])) for i, e in enumerate(envs)]
     begun = len(envs)
-    while max(running) >= 0:
-        observation = np.stack([np.asarray(o) for o, _ in seen])
-        mask = _mask(agent.spec, [info for _, info in seen])
-        actions = agent.act(observation, omega, mask, greedy, seed=int(generator.integers(2**31)))
-        for i, e in enumerate(envs):
-            k = running[i]
-            if k < 0:
-                continue
-            action = actions[i]
-            o, reward, ended, cut, info = e.step(action if action.ndim else int(action))
-            returns[k] += np.asarray(reward, np.float64)
-            lengths[k] += 1
-            if not (ended or cut):
-                seen[i] = (o, info)
-                continue
-            terminated[k] = ended
-            running[i] = begun if begun < episodes else -1
-            if begun < episodes:  # else the copy keeps its last live observation, for a batch of constant size
-                seen[i] = e.reset(seed=int(seeds[begun]))
-            begun += 1
+    with open_count("episodes", episodes, progress) as tell:
+        while running.max() >= 0:
+            observation = np.stack([np.asarray(o) for o, _ in seen])
+            masks = action_masks(actions, [info for _, info in seen])
+            drawn = int(generator.integers(2**31))
+            chosen = agent.act(observation, omega[running], masks, greedy, seed=drawn)
+            for i, e in enumerate(envs):
+                k = running[i]
+                if k < 0:
+                    continue
+                action = chosen[i]
+                o, reward, ended, cut, info = e.step(action if action.ndim else int(action))
+                gain = np.asarray(reward, np.float64)
+                # What the environment gives counts: a wrapper may have made one number of a declared vector.
+                _check_fits("objectives", spec.objectives, gain.size)
+                returns[k] += gamma ** lengths[k] * gain
+                lengths[k] += 1
+                if not (ended or cut):
+                    seen[i] = (o, info)
+                    continue
+                terminated[k] = ended
+                running[i] = begun if begun < episodes else -1
+                if begun < episodes:  # else the copy keeps its last live observation, for a batch of constant size
+                    seen[i] = e.reset(seed=int(seeds[begun]))
+                begun += 1
+                tell(begun - len(envs))
     if isinstance(env, str):
         for e in envs:
             e.close()
     return Evaluation(returns, lengths, terminated)
 
 
-def _mask(spec: Spec, infos: list[dict[str, Any]]) -> np.ndarray | None:
-    """The masks that an environment reports as info["action_mask"], where it does."""
-    masks = [np.asarray(info["action_mask"]) for info in infos if "action_mask" in info]
-    if not masks:
-        return None
-    if len(masks) < len(infos) or any(m.size != spec.legal.size for m in masks):
-        shapes = sorted({m.shape for m in masks})
+def _preferences(agent: Agent, preference: Any, episodes: int) -> np.ndarray:
+    """One checked preference per episode, `[episodes, objectives]`."""
+    omega, shape = agent.followed(preference), (episodes, agent.spec.objectives)
+    if omega is None:
+        return np.ones(shape, np.float32)
+    if omega.ndim > 1 and omega.shape != shape:
+        raise QDFMError(f"There are {len(omega)} preferences for {episodes} episodes; give one, or one per episode.")
+    return np.broadcast_to(omega, shape)
+
+
+def _check_fits(what: str, mine: Any, its: Any) -> None:
+    if mine != its:
         raise QDFMError(
-            f'info["action_mask"] is missing in some steps or has shape {shapes} where {spec.legal.shape} is needed; '
-            "report one flag per choice at every step."
+            f"The agent was trained on {what} {mine} but the environment has {its}; "
+            "evaluate it where its data came from."
         )
-    return np.stack(masks).reshape(len(infos), *spec.legal.shape)
-
-
-def _preference(agent: Agent, preference: Any) -> np.ndarray:
-    omega = agent.followed(preference)
-    return np.ones(1, np.float32) if omega is None else omega
-
-
-def _check_fits(spec: Spec, shape: tuple[int, ...] | None, actions: Any, objectives: int) -> None:
-    for what, mine, its in (
-        ("observations of shape", spec.observation_shape, shape),
-        ("choices", spec.choices, actions.choices),
-        ("objectives", spec.objectives, objectives),
-    ):
-        if mine != its:
-            raise QDFMError(
-                f"The agent was trained on {what} {mine} but the environment has {its}; "
-                "evaluate it where its data came from."
-            )

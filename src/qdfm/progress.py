@@ -1,8 +1,8 @@
-"""Progress of a run: a rich bar with rate and losses on a terminal, plain lines elsewhere, silence on request."""
+"""Progress: a rich bar with rate and losses on a terminal, plain lines elsewhere, silence on request."""
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -94,9 +94,35 @@ def open_progress(name: str, phases: Sequence[Phase], seeds: int, show: bool) ->
     elif not console.is_terminal:
         yield Lines(title, phases)
     else:
-        columns = (
-            TextColumn("{task.description}"), BarColumn(30), MofNCompleteColumn(), TimeRemainingColumn(),
-            TextColumn("{task.fields[text]}"),
-        )  # fmt: skip
-        with Bars(*columns, console=console) as bars:
+        with _bars(console) as bars:
             yield Bar(title, phases, bars)
+
+
+@contextmanager
+def open_count(title: str, total: int, show: bool) -> Iterator[Callable[[int], None]]:
+    """Progress of many equal things, such as episodes: a function to be told how many are done."""
+    console = Console(stderr=True)
+    if not show:
+        yield lambda done: None
+    elif not console.is_terminal:
+        told = time.monotonic()
+
+        def tell(done: int) -> None:
+            nonlocal told
+            if time.monotonic() - told >= LINE_SECONDS:
+                told = time.monotonic()
+                print(f"{title} {done}/{total}", file=sys.stderr, flush=True)
+
+        yield tell
+    else:
+        with _bars(console) as bars:
+            task = bars.add_task(title, total=total, text="")
+            yield lambda done: bars.update(task, completed=done)
+
+
+def _bars(console: Console) -> Bars:
+    columns = (
+        TextColumn("{task.description}"), BarColumn(30), MofNCompleteColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[text]}"),
+    )  # fmt: skip
+    return Bars(*columns, console=console)

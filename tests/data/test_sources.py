@@ -37,7 +37,7 @@ def test_a_generator_can_be_added(data: Dataset, monkeypatch: pytest.MonkeyPatch
     assert load_dataset("mine") is data
 
 
-@pytest.mark.parametrize("name", ["multigoal4", "multigaol-4", "Multigoal-4"])
+@pytest.mark.parametrize("name", ["multigoal4", "multigaol-4", "Multigoal-4", "multigoal-v4"])
 def test_unknown_names_offer_the_nearest(name: str) -> None:
     with pytest.raises(QDFMError, match=r"task or data file .*; did you mean 'multigoal-\d'\?"):
         load_dataset(name)
@@ -93,3 +93,12 @@ def test_a_file_of_an_unknown_kind(tmp_path: Path) -> None:
     (tmp_path / "log.tsv").write_text("a\tb\n")
     with pytest.raises(QDFMError, match=r"no known kind; write it as one of \.npz, \.parquet, \.csv"):
         load_dataset(tmp_path / "log.tsv")
+
+
+def test_random_behaviour_in_an_id() -> None:
+    loaded = load_dataset("deep-sea-treasure-v0")
+    assert len(loaded) == 10_000
+    assert loaded.spec.objectives == 2
+    assert (np.bincount(loaded.action[:, 0]) > 2_300).all()  # 2,500 expected of each, 43 the standard deviation
+    with pytest.raises(QDFMError, match="task or data file 'deep-sea-treasure-v9'; did you mean 'deep-sea-tre"):
+        load_dataset("deep-sea-treasure-v9")

@@ -1,7 +1,7 @@
 """Sources: one function from a name or a file to a Dataset.
 
 A source of another kind (Minari ids, D4MORL) becomes one more step of `load_dataset`, between the built-in
-generators and the error for an unknown name, with its reader in a file of its own.
+generators and the error for an unknown name, with its reader in a file of its own, as Gymnasium ids are.
 """
 
 import os
@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from qdfm.data.dataset import Dataset
 from qdfm.data.tables import Columns, NumActions, read_npz, read_table
-from qdfm.errors import QDFMError, unknown
+from qdfm.errors import QDFMError
 
 SUFFIXES = (".npz", ".parquet", ".csv")
 
@@ -77,14 +78,15 @@ def load_dataset(
     num_actions: NumActions = None,
     normalise: bool = True,
 ) -> Dataset:
-    """The data of a built-in name or of a `.npz`, `.parquet` or `.csv` file.
+    """The data of a built-in name, of a `.npz`, `.parquet` or `.csv` file, or random behaviour in a Gymnasium id.
 
     A relative path that does not exist here is looked for under the folder that the environment variable
     QDFM_DATA names. `columns` names the columns of a table; `num_actions` and `normalise` are those of
-    `Dataset.from_arrays` and concern files only, because built-in data knows both.
+    `Dataset.from_arrays` and concern files only, because built-in data knows both. A Gymnasium or MO-Gymnasium id with
+    discrete actions gives `collect_gymnasium(id)`.
     """
     path = Path(name_or_path).expanduser()
-    if path.suffix.lower() in SUFFIXES:
+    if is_file(name_or_path):
         found = _find(path)
         if path.suffix.lower() != ".npz":
             return read_table(found, columns, num_actions, normalise)
@@ -95,7 +97,23 @@ def load_dataset(
         return GENERATORS[str(name_or_path)].make()
     if path.is_file():
         raise QDFMError(f"{path} is of no known kind; write it as one of {', '.join(SUFFIXES)}.")
-    raise unknown("task or data file", str(name_or_path), GENERATORS)
+    return collected("task or data file", str(name_or_path))
+
+
+def collected(kind: str, name: str, **options: Any) -> Dataset:
+    """Random behaviour in a Gymnasium id with discrete actions; `kind` is what else the name could have been."""
+    from qdfm.envs.gymnasium import registered, unknown_id
+
+    if not registered(name):
+        raise unknown_id(kind, name, GENERATORS)
+    from qdfm.collect.gymnasium import collect_gymnasium
+
+    return collect_gymnasium(name, **options)
+
+
+def is_file(name_or_path: str | Path) -> bool:
+    """Whether the name is that of a file, by its ending."""
+    return Path(name_or_path).suffix.lower() in SUFFIXES
 
 
 def _find(path: Path) -> Path:

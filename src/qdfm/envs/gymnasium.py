@@ -1,15 +1,25 @@
-"""The border to Gymnasium: our environments as Gymnasium ones, and Gymnasium action spaces as ours."""
+"""The border to Gymnasium and MO-Gymnasium: our environments as theirs, and their ids, observations, action spaces and
+masks as ours."""
 
+import random
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium
 import jax
 import numpy as np
 from gymnasium import spaces
+from gymnasium.wrappers import FlattenObservation
 
 from qdfm.data.actions import ActionSpace, Discrete, MultiDiscrete
 from qdfm.envs.base import JaxEnv
-from qdfm.errors import QDFMError
+from qdfm.envs.registry import ENVIRONMENTS
+from qdfm.errors import QDFMError, unknown
+
+LIKE_AN_ID = re.compile(r".*-v\d+|.*/.*")
 
 
 class GymEnv(gymnasium.Env[np.ndarray, Any]):
@@ -80,6 +90,106 @@ class GymEnv(gymnasium.Env[np.ndarray, Any]):
         return np.array(observation), {"action_mask": legal[0] if single else legal}
 
 
+class Accumulating(gymnasium.Wrapper):
+    """The same task that also shows the discounted return so far and γ^t, as `Dataset.with_accumulated` has them."""
+
+    def __init__(self, env: gymnasium.Env, objectives: int, gamma: float) -> None:
+        super().__init__(env)
+        self.gamma, self.nothing = gamma, np.zeros(objectives)
+        self.observation_space = _box((spaces.flatdim(env.observation_space) + objectives + 1,), "float32")
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """A new episode, for which nothing has been paid."""
+        self.paid, self.weight = self.nothing, 1.0
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._longer(observation), info
+
+    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
+        """The environment's own step, and its reward added."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self.paid = self.paid + self.weight * np.asarray(reward, np.float64)
+        self.weight *= self.gamma
+        return self._longer(observation), reward, terminated, truncated, info
+
+    def _longer(self, observation: Any) -> np.ndarray:
+        return np.r_[np.ravel(observation), self.paid, self.weight].astype(np.float32)
+
+
+def registered(name: str) -> bool:
+    """Whether Gymnasium knows an id; MO-Gymnasium, slow to import, is asked only for what looks like one."""
+    if name not in gymnasium.registry and LIKE_AN_ID.fullmatch(name):
+        _import_mo_gymnasium()
+    return name in gymnasium.registry
+
+
+def unknown_id(kind: str, name: str, known: Iterable[str]) -> QDFMError:
+    """The error for a name that is neither known nor registered."""
+    if not LIKE_AN_ID.fullmatch(name):
+        return unknown(kind, name, known)
+    note = "" if _import_mo_gymnasium() else 'MO-Gymnasium cannot be imported: pip install "qdfm[morl]"'
+    return unknown(kind, name, [*known, *gymnasium.registry], note)
+
+
+def make(name: str) -> gymnasium.Env:
+    """A Gymnasium or MO-Gymnasium environment with discrete actions by its id, its observation one array."""
+    if not registered(name):
+        raise unknown_id("environment", name, ENVIRONMENTS)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*precision lowered")  # of a Box's bounds; no user can mend that
+        try:
+            # The checker takes a vector of rewards for a mistake; MO-Gymnasium's own make leaves it out too.
+            return adapted(gymnasium.make(name, disable_env_checker=True))
+        except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+            # Gymnasium's own error about a missing package mostly comes from the one that names the module.
+            cause = error if isinstance(error, ImportError) else error.__cause__
+            module = getattr(cause, "name", None)
+            needs = f"needs the module {module}, which is not installed" if module else f"cannot be made ({error})"
+            raise QDFMError(f"{name} {needs}; install it first.") from None
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """The global generators of NumPy and Python, seeded for a while, because some environments (minecart-v0,
+    four-room-v0) draw from those whatever seed their reset is given."""
+    before = np.random.get_state(), random.getstate()  # noqa: NPY002
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    random.seed(seed)
+    try:
+        yield
+    finally:
+        np.random.set_state(before[0])  # noqa: NPY002
+        random.setstate(before[1])
+
+
+def adapted(env: gymnasium.Env) -> gymnasium.Env:
+    """The environment with observations as one array, which all but Box spaces need to be flattened to."""
+    action_space_of(env)
+    space = env.observation_space
+    if isinstance(space, spaces.Box) and space.shape:
+        return env
+    flat = FlattenObservation(env)
+    if not isinstance(flat.observation_space, spaces.Box):
+        raise QDFMError(f"The observation space {space} has no fixed size; wrap the environment so that it has one.")
+    return flat
+
+
+def action_masks(actions: ActionSpace, infos: Sequence[dict[str, Any]]) -> np.ndarray | None:
+    """The masks `[B, D, K]` that an environment reports as info["action_mask"], where it does."""
+    masks = [np.asarray(info["action_mask"]) for info in infos if "action_mask" in info]
+    if not masks:
+        return None
+    shape = (len(actions.choices), max(actions.choices))
+    if len(masks) < len(infos) or any(m.size != shape[0] * shape[1] for m in masks):
+        shapes = sorted({m.shape for m in masks})
+        raise QDFMError(
+            f'info["action_mask"] is missing in some steps or has shape {shapes} where {shape} is needed; '
+            "report one flag per choice at every step."
+        )
+    return np.stack(masks).reshape(len(infos), *shape).astype(bool)
+
+
 def action_space_of(env: gymnasium.Env) -> ActionSpace:
     """Our action space for a Gymnasium environment's; only finite choices numbered from 0 have one."""
     space = env.action_space
@@ -94,6 +204,15 @@ def action_space_of(env: gymnasium.Env) -> ActionSpace:
     if space.nvec.ndim != 1:
         raise QDFMError(f"The action space {space} has {space.nvec.ndim} axes; flatten it to one.")
     return MultiDiscrete(tuple(int(n) for n in space.nvec))
+
+
+def _import_mo_gymnasium() -> bool:
+    """Its import registers its ids; False where it cannot be imported."""
+    try:
+        import mo_gymnasium  # noqa: F401
+    except ImportError:
+        return False
+    return True
 
 
 def _box(shape: tuple[int, ...], dtype: str) -> spaces.Box:
