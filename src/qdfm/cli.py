@@ -87,7 +87,7 @@ def _list(words: list[str]) -> None:
         for title, rows in (
             ("tasks", {name: g.about for name, g in GENERATORS.items()}),
             ("algorithms", {name: c.about for name, c in ALGORITHMS.items()}),
-            ("environments", {name: _first_line(make()) for name, make in ENVIRONMENTS.items()}),
+            ("environments", {name: _first_line(make) for name, make in ENVIRONMENTS.items()}),
             ("experiments", {name: e.about for name, e in EXPERIMENTS.items()}),
         ):
             table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
@@ -98,8 +98,9 @@ def _list(words: list[str]) -> None:
     _parse("list", command, words)
 
 
-def _first_line(thing: object) -> str:
-    return (type(thing).__doc__ or "").splitlines()[0]
+def _first_line(make: Any) -> str:
+    """Of what makes an environment, without making it: that may need a package which is not there."""
+    return (getattr(make, "func", make).__doc__ or "").splitlines()[0]
 
 
 # qdfm train

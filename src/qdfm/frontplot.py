@@ -12,6 +12,7 @@ from qdfm.checkpoint import write_file
 from qdfm.metrics import non_dominated
 
 PANELS = 3  # in a row
+TEXT_SIZE = (64, 18)  # columns and lines of a front drawn in text
 
 
 def draw_front(
@@ -60,3 +61,21 @@ def draw_front(
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=130)
     write_file(Path(path), content.getvalue())
+
+
+def text_front(achieved: np.ndarray, front: np.ndarray | None = None, names: Sequence[str] | None = None) -> str:
+    """The same for two objectives as lines of text: ● reached, ○ reached but dominated, · the true front."""
+    achieved, size = np.asarray(achieved), TEXT_SIZE
+    front = np.empty((0, 2)) if front is None else front
+    names = names or ["objective 1", "objective 2"]
+    shown = np.concatenate([achieved, front])
+    low, extent = shown.min(0), np.where(np.ptp(shown, 0) > 0, np.ptp(shown, 0), 1.0)
+    grid = np.full(size[::-1], " ")
+    kept = non_dominated(achieved)
+    for points, mark in ((front, "·"), (achieved[~kept], "○"), (achieved[kept], "●")):
+        x, y = np.rint((points - low) / extent * (np.array(size) - 1)).astype(int).T
+        grid[size[1] - 1 - y, x] = mark
+    body = "\n".join("│" + "".join(row).rstrip() for row in grid)
+    across, up = (f"{name}: {a:.4g} to {a + span:.4g}" for name, a, span in zip(names, low, extent, strict=True))
+    marks = "● reached   ○ reached, dominated" + "   · true front" * bool(len(front))
+    return f"{body}\n└{'─' * size[0]}\n{across} →   {up} ↑\n{marks}"

@@ -20,6 +20,19 @@ class Experiment(NamedTuple):
 
 
 EXPERIMENTS = {
+    "critics": Experiment(
+        "qdfm.experiments.critics",
+        "a critic that sees the preference against one that does not: where the latter must fail",
+    ),
+    "fork": Experiment(
+        "qdfm.experiments.fork", "two goals, each for one objective, and a trap: does one model follow the preference?"
+    ),
+    "deep-sea-treasure": Experiment(
+        "qdfm.experiments.deepsea", "treasure or time: how much of the exact Pareto front does one model reach?"
+    ),
+    "resource-gathering": Experiment(
+        "qdfm.experiments.resource", "gold, a diamond, safety: the same with three objectives and chance"
+    ),
     "multigoal": Experiment(
         "qdfm.experiments.multigoal", "several equally good goals: does a policy keep them all, and stay off the trap?"
     ),
