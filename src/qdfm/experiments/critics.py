@@ -27,10 +27,9 @@ KEPT = (0.6, 0.7, 0.8, 0.9)  # c
 PREFERENCES = simplex(2, 101)
 ROWS = 50  # of each action in the data
 
-NETWORK: dict[str, Any] = {"gamma": 1.0, "hidden": (128, 128), "critic_learning_rate": 1e-3}
-GUIDED: dict[str, Any] = {
-    **NETWORK, "beta": 100.0, "beta_scale": "none", "warmup_steps": 1_000, "critic_steps": 10_000, "improve_steps": 5_000,
-}  # fmt: skip
+NETWORK: dict[str, Any] = {"gamma": 1.0, "hidden": (64, 64), "batch_size": 64, "critic_learning_rate": 1e-3}
+SCHEDULE: dict[str, Any] = {"warmup_steps": 1_000, "critic_steps": 10_000, "improve_steps": 5_000}
+GUIDED: dict[str, Any] = {**NETWORK, **SCHEDULE, "beta": 100.0, "beta_scale": "none"}
 METHODS: dict[str, Config] = {
     "QDFM, vector critic": QDFM(**GUIDED),
     "QDFM, scalarised critic": QDFM(**GUIDED, critic="scalarised"),
