@@ -51,7 +51,9 @@ def test_accumulated_returns_by_hand():
     np.testing.assert_allclose(data.next_observation[row : row + 3, 3:], [[1, 0, 0.5], [1, 0.5, 0.25], [1, 1.5, 0.125]])
     np.testing.assert_allclose((data.spec.accumulation.best, data.spec.accumulation.worst), spanned())
     paid, weight = data.spec.so_far(data.normalised().observation)
-    np.testing.assert_allclose(paid, data.observation[:, 3:5], atol=1e-6)
+    best, worst = spanned()
+    np.testing.assert_allclose(data.spec.normalisation.reward_scale, best - worst)
+    np.testing.assert_allclose(paid, data.observation[:, 3:5] / (best - worst), atol=1e-6)
     np.testing.assert_allclose(weight, data.observation[:, 5:], atol=1e-6)
 
 
@@ -109,7 +111,8 @@ def test_the_value_of_an_action_is_the_utility_of_the_whole_return():
     got = config.worth(data.spec, values, jnp.asarray(omega), jnp.asarray(data.normalised().observation))
     for row, action in ((0, 0), (10, 1), (23, 0)):
         so_far, weight = data.observation[row, 3:5], data.observation[row, 5]
-        due = utility(so_far + weight * np.asarray(values)[row, 0, action], omega[row])
+        future = np.subtract(*spanned()) * np.asarray(values)[row, 0, action]  # critics work in units of the range
+        due = utility(so_far + weight * future, omega[row])
         assert float(got[row, 0, action]) == pytest.approx(due, abs=1e-5)
 
 

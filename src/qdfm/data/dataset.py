@@ -111,7 +111,7 @@ class Dataset:
         """The same rows whose observations also hold the discounted return so far and γ^t, for nonlinear utilities.
 
         Every episode must begin where the data has its first row. Utilities weigh a shortfall in units of the range
-        that the data's non-dominated returns span.
+        that the data's non-dominated returns span; so do the critics, whose errors then count alike.
         """
         spec = self.spec
         if len(spec.observation_shape) != 1 or spec.accumulation is not None:
@@ -144,7 +144,8 @@ class Dataset:
             accumulation=Accumulation(gamma, _floats(best), _floats(worst)),
         )
         data = replace(self, observation=here, next_observation=there, spec=wider)
-        return data.with_normalisation(reward=bool(spec.normalisation.reward_scale))
+        norm = replace(data.with_normalisation().spec.normalisation, reward_scale=_floats(best - worst))
+        return replace(data, spec=replace(wider, normalisation=norm))
 
     def _steps(self) -> tuple[np.ndarray, np.ndarray]:
         """The step of each row within its episode, and the row at which that begins."""

@@ -77,11 +77,10 @@ def run_studies(
 
 
 def _data(problem: Problem, config: Config) -> Dataset:
-    """The data as a method needs it: a nonlinear utility sees accumulated returns, in comparable units."""
+    """The data as a method needs it: a nonlinear utility sees accumulated returns."""
     data = load_dataset(problem.task)
-    if getattr(config, "utility", "linear") == "linear":
-        return data
-    return data.with_normalisation(reward=True).with_accumulated(problem.gamma)
+    linear = getattr(config, "utility", "linear") == "linear"
+    return data if linear else data.with_accumulated(problem.gamma)
 
 
 def _trained(
