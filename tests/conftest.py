@@ -5,10 +5,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # Compiling is most of what the tests do: compile with little effort, and keep the result for the other worker and for
-# the processes that tests start. Both must stand in the environment before JAX is imported.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+# the processes that tests start. Both must stand in the environment before JAX is imported. The fusion emitters alone
+# are half of the compiler's work on programs as small as these.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true "
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
+)
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parent.parent / ".pytest_cache" / "jax"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
 import jax
 import numpy as np

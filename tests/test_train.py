@@ -185,8 +185,8 @@ def test_a_phase_without_steps_is_still_prepared():
 
 
 def test_chunks_do_not_change_what_is_learnt():
-    coarse = train(CONFIG, small_data(), progress=False, options=Options(chunk=60))[0]
-    fine = train(CONFIG, small_data(), progress=False, options=Options(chunk=7))[0]
+    fine = train(CONFIG, small_data(), progress=False, options=OFTEN)[0]
+    coarse = train(CONFIG, small_data(), progress=False, options=Options(chunk=25))[0]  # the last is of 10
     for a, b in zip(jax.tree.leaves(coarse.policy), jax.tree.leaves(fine.policy), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
 
@@ -214,7 +214,9 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(capsys):
 
 def test_tensorboard_files(tmp_path):
     pytest.importorskip("tensorboardX")
-    train(CONFIG, small_data(), out=tmp_path / "run", progress=False, options=Options(chunk=60, tensorboard=True))
+    train(
+        CONFIG, small_data(), out=tmp_path / "run", progress=False, options=dataclasses.replace(OFTEN, tensorboard=True)
+    )
     assert any(p.name.startswith("events.out.tfevents") for p in (tmp_path / "run").iterdir())
 
 

@@ -100,9 +100,10 @@ class Position:
 
 @lru_cache(maxsize=256)
 def _initial(config: Config, spec: Spec) -> Any:
-    """The compiled first states of given seeds' keys."""
+    """The compiled first states of given seeds' keys. It runs once, so that optimising it costs more than it saves."""
     init = config.build(spec).init
-    return jax.jit(jax.vmap(lambda key: init(jax.random.fold_in(key, 0))))
+    cheap = {"xla_backend_optimization_level": 0}
+    return jax.jit(jax.vmap(lambda key: init(jax.random.fold_in(key, 0))), compiler_options=cheap)
 
 
 @lru_cache(maxsize=256)

@@ -137,6 +137,7 @@ def guided(beta: float) -> np.ndarray:
 
 
 STEPS = 5_000
+OPTIMISED = {"xla_backend_optimization_level": 1}  # thousands of steps are worth more than the tests' cheapest code
 CRITIC: dict[str, Any] = {
     "hidden": (64,), "gamma": GAMMA, "critic_learning_rate": 2e-3, "target_rate": 0.02, "learning_rate": 2e-3,
     "ema": 0.998, "critics": 1, "pessimism": "mean",
@@ -194,7 +195,7 @@ def fitted(name: str, data: qdfm.Dataset, **changes: Any) -> tuple[np.ndarray | 
             state = jax.lax.scan(step, state, jnp.arange(phase.steps))[0]
         return state
 
-    state = jax.jit(run)(jax.random.key(0))
+    state = jax.jit(run, compiler_options=OPTIMISED)(jax.random.key(0))
     eye = jnp.eye(data.spec.observation_shape[0])
     omega = jnp.tile(jnp.asarray(config.preference or (1.0,)), (len(eye), 1))
     law = np.asarray(algorithm.probs(algorithm.policy(state), eye, omega, None), np.float64)

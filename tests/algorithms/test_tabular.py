@@ -1,15 +1,25 @@
 """Trained networks against closed forms on small tables: the tilt μ·exp(βQ)/C, the bias of drawn endpoints."""
 
 import dataclasses
+from functools import cache
 from itertools import pairwise
 
+import jax
 import numpy as np
 import pytest
 
 import qdfm
+from qdfm.experiments import tabular
 from qdfm.experiments.tabular import World, self_normalised, table, trained_laws, variation
 
 BETA = 2.0
+
+
+@pytest.fixture(autouse=True)
+def optimised(monkeypatch):
+    """Thousands of steps are worth more than the cheapest code, which is what the tests compile to otherwise."""
+    program, options = tabular._program, {"xla_backend_optimization_level": 1}
+    monkeypatch.setattr(tabular, "_program", cache(lambda *key: jax.jit(program(*key), compiler_options=options)))
 
 
 def trained_law(config: qdfm.QDFM, world: World) -> np.ndarray:
