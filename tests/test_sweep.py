@@ -17,7 +17,7 @@ from qdfm.data.actions import Discrete
 from qdfm.data.spec import Spec
 from qdfm.envs.tabular import Tabular
 from qdfm.errors import QDFMError
-from qdfm.frontplot import draw_front
+from qdfm.frontplot import draw_front, text_front
 from qdfm.metrics import simplex
 from qdfm.sweep import Sweep, sweep, worst_corner
 
@@ -175,3 +175,13 @@ def test_a_panel_for_each_pair_of_objectives(tmp_path: Path, monkeypatch: pytest
     pairs = [(axis.get_xlabel()[-1], axis.get_ylabel()[-1]) for axis in axes]
     assert pairs == [("1", "2"), ("1", "3"), ("1", "4"), ("2", "3"), ("2", "4"), ("3", "4")]
     assert all(axis.lines[0].get_linestyle() == "None" and axis.lines[0].get_marker() == "x" for axis in axes)
+
+
+def test_a_front_in_text():
+    reached = np.array([[0.0, 2.0], [1.0, 1.0], [0.0, 1.0]])
+    lines = text_front(reached, front=np.array([[0.0, 2.0], [2.0, 0.0]]), names=("gold", "time")).splitlines()
+    assert lines[0] == "│●"  # (0, 2): reached, over the true front's own mark
+    assert lines[17] == "│" + " " * 63 + "·"  # (2, 0): not reached
+    middle = next(line for line in lines if "○" in line)
+    assert (middle.index("○"), middle.index("●")) == (1, 33)  # (0, 1) is dominated by (1, 1), half way
+    assert lines[19:] == ["gold: 0 to 2 →   time: 0 to 2 ↑", "● reached   ○ reached, dominated   · true front"]

@@ -144,7 +144,7 @@ def _draw(settings: Settings, results: dict[str, dict[str, Any]]) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(13, 3.6), layout="constrained")
-    for axis, kept in zip(figure.subplots(1, len(KEPT), sharey=True), KEPT, strict=True):
+    for axis, kept in zip(figure.subplots(1, len(KEPT), sharey=True, squeeze=False)[0], KEPT, strict=True):
         omega = PREFERENCES[:, 0]
         axis.plot(omega, best_utility(kept), color="black", lw=3, alpha=0.25, label="best")
         axis.plot(omega, predicted_utility(kept), color="black", ls=":", label="predicted without ω")
