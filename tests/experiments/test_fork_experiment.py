@@ -1,4 +1,4 @@
-"""The fork experiment: averaging walks into the trap, the optimum follows the preference, judging counts the trapped."""
+"""The fork experiment: averaging walks into the trap, the optimum follows the preference, the trapped are counted."""
 
 import json
 
