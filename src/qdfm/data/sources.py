@@ -32,12 +32,24 @@ def _multigoal(goals: int) -> Dataset:
     return collect_multigoal(goals, per_goal=250, seed=0)
 
 
+def _cartpole_2obj() -> Dataset:
+    from qdfm.collect.cartpole import collect_cartpole_2obj
+
+    return collect_cartpole_2obj(seed=0)
+
+
 GENERATORS: dict[str, Generator] = {
-    f"multigoal-{goals}": Generator(
-        make=partial(_multigoal, goals),
-        about=f"A grid world with {goals} equally good goals; 250 demonstrations of each",
-    )
-    for goals in (2, 3, 4, 5)
+    **{
+        f"multigoal-{goals}": Generator(
+            make=partial(_multigoal, goals),
+            about=f"A grid world with {goals} equally good goals; 250 demonstrations of each",
+        )
+        for goals in (2, 3, 4, 5)
+    },
+    "cartpole-2obj": Generator(
+        make=_cartpole_2obj,
+        about="CartPole that also counts switches of the push; controllers of nine different habits",
+    ),
 }
 
 
