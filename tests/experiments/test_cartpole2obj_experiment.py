@@ -143,8 +143,9 @@ def cell(r1: list[float], r2: list[float], spread: float) -> dict[str, Any]:
 def test_tables_and_headlines_of_hand_made_sweeps():
     rising, falling = [10.0, 30, 400, 480, 490, 495, 500], [0.0, -3, -40, -50, -60, -90, -180]
     coin = cell([22.0] * 7, [-11.0] * 7, 0)
-    results = {"QDFM": cell(rising, falling, 5), "CQL": cell(rising[::-1], falling, 0), "random": coin, "data": coin}
-    verdicts, sampled, _, sweep, *_ = tabulate(results)
+    results = {"QDFM": cell(rising, falling, 5), "CQL": cell(rising[::-1], falling, 0)}
+    results |= {"random": coin, "data": coin, "best habit": coin}
+    verdicts, sampled, _, sweep, _, references = tabulate(results)
     rows = {(row[0], row[1]): row[2:] for row in verdicts.rows}
     assert rows["QDFM", "sampled"][:6] == ["yes", "+inf", "yes", "+inf", "10.0 → 500.0", "0.0 → -180.0"]
     assert rows["QDFM", "sampled"][6] == "1.00 ± 0.00"
@@ -153,6 +154,7 @@ def test_tables_and_headlines_of_hand_made_sweeps():
     assert sampled.rows[0][:4] == ["QDFM", "0.0 ± 0.0", "0.3 ± 0.7", "70.0 ± 1.8"]  # .25 · 400 − .75 · 40
     assert sampled.rows[-1] == ["paper", "-318.2", "-242.6", "-127.7", "54.7", "230.1", "338.5", "396.2"]
     assert sweep.rows[2][:3] == ["0.25", "400.00 ± 7.07", "-40.00 ± 0.00"]
+    assert references.rows[1][:4] == ["0.1", "22.00 ± 0.00", "-11.00 ± 0.00", "0.00 ± 0.00"]
     assert sweep.rows[2][-4:] == ["423.93", "-311.60", "-127.72", "0.54"]
     lines = {line.what: (line.ours, line.paper) for line in headlines(results)}
     assert lines["QDFM, ω = 0: R1"] == (10, 430.78)
@@ -175,12 +177,18 @@ def test_a_tiny_run(tmp_path, monkeypatch):
     assert payload["provenance"]["command"] == "qdfm reproduce cartpole-2obj --quick --seeds 2"
     assert payload["provenance"]["steps"] == {"BC": 10}
     results = payload["results"]
-    assert results.keys() == {"BC", "random", "data"}
-    assert [len(results[name]["seeds"]) for name in results] == [2, 2, 1]
+    assert results.keys() == {"BC", "random", "data", "best habit"}
+    assert [len(results[name]["seeds"]) for name in results] == [2, 2, 1, 1]
     text = (tmp_path / "table.md").read_text()
-    for title in ("Does the sweep go the right way?", "ω·R1 + (1−ω)·R2, greedy", "BC", "random", "data"):
+    for title in ("Does the sweep go the right way?", "ω·R1 + (1−ω)·R2, greedy", "BC", "Nothing trained"):
         assert f"### {title}\n" in text
-    at = results["data"]["seeds"][0]["sampled"][0]
-    assert f"| 0 | {at['r1']:.2f} | {at['r2']:.2f} | {at['r2']:.2f} | {at['solved']:.2f} |" in text
+    data, best = (results[name]["seeds"][0]["sampled"] for name in ("data", "best habit"))
+    shown = " | ".join(f"{data[0][metric]:.2f}" for metric in ("r1", "r2", "solved"))
+    assert f"| {shown} |" in text
+    # Of the habits none but the stubborn one never switches; where switches cost little, all that stay up are as good.
+    assert best[0]["r2"] == 0
+    assert best[0]["r1"] < 11
+    assert [at["r1"] for at in best[2:]] == [500] * 5
+    assert best[3]["r2"] == pytest.approx(-37, abs=1)  # the patient one
     assert (tmp_path / "cartpole-2obj.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert EXPERIMENTS["cartpole-2obj"].load() is run

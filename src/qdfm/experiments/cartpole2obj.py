@@ -17,6 +17,7 @@ import numpy as np
 from qdfm.agent import Agent
 from qdfm.algorithms import BC, CQL, QDFM, BoltzQ
 from qdfm.algorithms.base import Config
+from qdfm.collect.cartpole import BEHAVIOURS
 from qdfm.data.sources import load_dataset
 from qdfm.envs.cartpole2obj import CartPole2Obj
 from qdfm.evaluate import rollout, simulate
@@ -54,6 +55,7 @@ def run(settings: Settings) -> None:
         results[name] = cells.get(shared | {"config": config.described()}, compute)
     results["random"] = cells.get(shared | {"policy": "random"}, partial(random_policy, seeds, EPISODES))
     results["data"] = cells.get(shared | {"policy": "data"}, behaviour_data)
+    results["best habit"] = cells.get(shared | {"policy": "best habit"}, best_habit)
     tables = tabulate(results)
     for table in tables:
         table.show()
@@ -131,3 +133,11 @@ def behaviour_data() -> dict[str, Any]:
     """The cell of the data's own episodes."""
     returns = load_dataset(TASK).returns()
     return {"seeds": [{"sampled": [point(returns, w) for w in WEIGHTS]}]}
+
+
+def best_habit() -> dict[str, Any]:
+    """The cell of an oracle: at each weight the episodes of that controller of the data which serves it best."""
+    borders = np.cumsum([behaviour.episodes for behaviour in BEHAVIOURS.values()])[:-1]
+    habits = np.split(load_dataset(TASK).returns(), borders)
+    points = [max((point(h, w) for h in habits), key=lambda at: at["scalarised"]) for w in WEIGHTS]
+    return {"seeds": [{"sampled": points}]}

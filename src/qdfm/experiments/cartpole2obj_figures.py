@@ -8,10 +8,10 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from qdfm.experiments.cartpole2obj_tables import PAPER, PLAYED, UNCONDITIONED, WEIGHTS, Results, over_seeds
+from qdfm.experiments.cartpole2obj_tables import PAPER, PLAYED, REFERENCES, WEIGHTS, Results, over_seeds
 
 PANELS = (("r1", "R1 (steps)"), ("r2", "R2 (−switches)"))
-MARKERS = {"random": "x", "data": "*"}
+MARKERS = {"random": "x", "data": "*", "best habit": "+"}
 
 
 def draw(folder: Path, results: Results) -> None:
@@ -19,12 +19,12 @@ def draw(folder: Path, results: Results) -> None:
     figure, axes = plt.subplots(2, 3, figsize=(13.5, 7.5), layout="constrained")
     for row, played in zip(axes, PLAYED, strict=True):
         for name, cell in results.items():
-            if name not in UNCONDITIONED:
+            if name not in REFERENCES:
                 _sweep(row, name, cell, played)
         _paper(row)
-        for name in UNCONDITIONED:
-            r1, r2 = (over_seeds(results[name], "sampled", metric)[0].mean for metric, _ in PANELS)
-            row[2].plot(r1, r2, MARKERS[name], color="black", ms=8, label=name)
+        for name in REFERENCES:
+            r1, r2 = ([p.mean for p in over_seeds(results[name], "sampled", metric)] for metric, _ in PANELS)
+            row[2].plot(r1, r2, MARKERS[name], color="black", ls="none", ms=8, label=name)
         for axis, (_, label) in zip(row, PANELS, strict=False):
             axis.set(xlabel="ω, the weight of R1", ylabel=label, title=played)
         row[2].set(xlabel=PANELS[0][1], ylabel=PANELS[1][1], title=f"{played}, in the order of ω")

@@ -13,7 +13,7 @@ Results = dict[str, dict[str, Any]]
 WEIGHTS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)  # ω, of R1
 TOLERANCE = 2.0  # standard errors by which a step of the sweep may go the wrong way
 PLAYED = ("sampled", "greedy")
-UNCONDITIONED = ("random", "data")  # rows that know nothing of a preference
+REFERENCES = ("random", "data", "best habit")  # rows that are not trained
 # The paper's R1, R2, scalarised return and solved share at each ω.
 PAPER = (
     (430.78, -318.19, -318.19, 0.55),
@@ -29,7 +29,9 @@ METRICS = {"r1": "R1", "r2": "R2", "scalarised": "ω·R1 + (1−ω)·R2", "solve
 NOTES = (
     "R1 = steps (at most 500), R2 = −(switches of the push), preference (ω, 1 − ω); one model per seed for all ω, 200 "
     "episodes per seed and ω. Solved: the share of episodes with R1 ≥ 475. Means ± sample standard deviations over "
-    "seeds. Sampled: each method's own policy; greedy: its most likely action.\n\n"
+    "seeds. Sampled: each method's own policy; greedy: its most likely action. Random tosses a coin at every step; "
+    "data are the data's own episodes; best habit is an oracle that plays, at each ω, the one of the data's nine "
+    "controllers that serves it best.\n\n"
     "Right way: from one ω to the next R1 must not fall, and R2 not rise, by more than 2 standard errors of the "
     "difference. One model makes a seed's whole sweep, so the error is that of the seeds' own differences (where there "
     "is one seed, that of its episodes). Worst step: the most adverse difference in its standard errors, negative "
@@ -92,11 +94,12 @@ def over_seeds(cell: dict[str, Any], played: str, metric: str) -> list[Summary]:
 
 def tabulate(results: Results) -> list[Table]:
     """All tables."""
-    trained = [name for name in results if name not in UNCONDITIONED]
+    trained = [name for name in results if name not in REFERENCES]
     return [
         _verdicts(results, trained),
         *(_scalarised(results, played) for played in PLAYED),
-        *(_sweep(name, results[name]) for name in results),
+        *(_sweep(name, results[name]) for name in trained),
+        _references(results),
     ]
 
 
@@ -123,18 +126,29 @@ def _scalarised(results: Results, played: str) -> Table:
     for name, cell in results.items():
         if played in cell["seeds"][0]:
             table.add(name, *(f"{s:.1f}" for s in over_seeds(cell, played, "scalarised")))
-    table.add("paper", *(f"{row[2]:.1f}" for row in PAPER))
+    if played == "sampled":
+        table.add("paper", *(f"{row[2]:.1f}" for row in PAPER))
     return table
 
 
 def _sweep(name: str, cell: dict[str, Any]) -> Table:
-    paper, shown = name == "QDFM", [p for p in PLAYED if p in cell["seeds"][0]]
-    columns = [f"{label}{', greedy' * (played == 'greedy')}" for played in shown for label in METRICS.values()]
+    paper = name == "QDFM"
+    columns = [f"{label}{', greedy' * (played == 'greedy')}" for played in PLAYED for label in METRICS.values()]
     table = Table(name, ("ω", *columns, *(f"paper: {label}" for label in METRICS.values() if paper)))
-    summaries = [over_seeds(cell, played, metric) for played in shown for metric in METRICS]
+    summaries = [over_seeds(cell, played, metric) for played in PLAYED for metric in METRICS]
     for i, weight in enumerate(WEIGHTS):
         printed = [f"{value:.2f}" for value in PAPER[i]] if paper else []
         table.add(f"{weight:g}", *(column[i] for column in summaries), *printed)
+    return table
+
+
+def _references(results: Results) -> Table:
+    """The best habit changes with ω, the others do not."""
+    shown = {"r1": "R1", "r2": "R2", "solved": "solved"}
+    table = Table("Nothing trained", ("ω", *(f"{name}: {label}" for name in REFERENCES for label in shown.values())))
+    summaries = [over_seeds(results[name], "sampled", metric) for name in REFERENCES for metric in shown]
+    for i, weight in enumerate(WEIGHTS):
+        table.add(f"{weight:g}", *(column[i] for column in summaries))
     return table
 
 
