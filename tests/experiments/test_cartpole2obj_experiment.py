@@ -171,6 +171,7 @@ def test_a_tiny_run(tmp_path, monkeypatch):
     small: dict[str, Any] = {"batch_size": 8, "hidden": (8,)}
     monkeypatch.setattr(cartpole2obj, "METHODS", {"BC": BC(clone_steps=40, **small)})
     monkeypatch.setattr(cartpole2obj, "QUICK_METHODS", ("BC",))
+    monkeypatch.setattr(cartpole2obj, "QUICK_SHARE", 0.25)
     monkeypatch.setattr(cartpole2obj, "EPISODES", 3)
     EXPERIMENTS["cartpole-2obj"].load()(Settings(tmp_path, quick=True, seeds=2, progress=False))
     payload = json.loads((tmp_path / "results.json").read_text())

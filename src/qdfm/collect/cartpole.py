@@ -66,7 +66,11 @@ def push(band: Any, attention: Any, noise: Any, uniforms: jax.Array, observation
 
 
 def collect_cartpole_2obj(seed: int = 0) -> Dataset:
-    """All behaviours of the table, one after the other; the same for the same seed on the same kind of device."""
+    """All behaviours of the table, one after the other.
+
+    The same for the same seed on one machine. Another device or compiler rounds differently, and a pole that is kept
+    up by switching magnifies that within an episode: there the episodes are others, of the same kind.
+    """
     env, counts = CartPole2Obj(), [b.episodes for b in BEHAVIOURS.values()]
     each = np.repeat(np.array([b[:3] for b in BEHAVIOURS.values()], np.float32), counts, 0)
     band, attention, noise = each.T  # [episodes]
