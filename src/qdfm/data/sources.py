@@ -55,14 +55,23 @@ def _resource() -> Dataset:
     return collect_resource()
 
 
+def _cartpole_2obj() -> Dataset:
+    from qdfm.collect.cartpole import collect_cartpole_2obj
+
+    return collect_cartpole_2obj(seed=0)
+
+
 GENERATORS: dict[str, Generator] = {
-    f"multigoal-{goals}": Generator(
-        make=partial(_multigoal, goals),
-        about=f"A grid world with {goals} equally good goals; 250 demonstrations of each",
-    )
-    for goals in (2, 3, 4, 5)
-} | {
+    **{
+        f"multigoal-{goals}": Generator(
+            partial(_multigoal, goals), f"A grid world with {goals} equally good goals; 250 demonstrations of each"
+        )
+        for goals in (2, 3, 4, 5)
+    },
     "fork": Generator(_fork, "Two objectives, a goal for each and a trap between; 500 demonstrations of each goal"),
+    "cartpole-2obj": Generator(
+        _cartpole_2obj, "CartPole that also counts switches of the push; controllers of nine different habits"
+    ),
     "deep-sea-treasure": Generator(
         partial(_deep_sea, "convex"), "Treasure or time, by twelve heuristics and at random"
     ),

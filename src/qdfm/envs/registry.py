@@ -6,6 +6,7 @@ from functools import partial
 from qdfm.envs.acrobot import Acrobot
 from qdfm.envs.base import JaxEnv
 from qdfm.envs.cartpole import CartPole
+from qdfm.envs.cartpole2obj import CartPole2Obj
 from qdfm.envs.fork import Fork
 from qdfm.envs.mogym import deep_sea_treasure, resource_gathering
 from qdfm.envs.multigoal import GOAL_X, MultiGoal
@@ -17,5 +18,6 @@ ENVIRONMENTS: dict[str, Callable[[], JaxEnv]] = {
     "deep-sea-treasure-concave": partial(deep_sea_treasure, "concave"),
     "resource-gathering": resource_gathering,
     "cartpole": CartPole,
+    "cartpole-2obj": CartPole2Obj,
     "acrobot": Acrobot,
 }

@@ -46,4 +46,8 @@ EXPERIMENTS = {
     "boltzmann": Experiment(
         "qdfm.experiments.boltzmann", "how close does a trained policy come to μ·exp(βQ)/C, and what keeps it off?"
     ),
+    "cartpole-2obj": Experiment(
+        "qdfm.experiments.cartpole2obj",
+        "staying up or pushing steadily: does one model follow the preference, and the right way?",
+    ),
 }
