@@ -38,6 +38,8 @@ def value(kind: str, q: np.ndarray, omega: np.ndarray, mu: np.ndarray, beta: flo
     scalar = q @ omega
     if kind == "mean":
         return mu @ q
+    if kind == "max":
+        return q[np.argmax(np.where(mu > 0, scalar, -np.inf))]
     w = mu * np.exp(beta * (scalar - scalar.max()))
     tilted = w / w.sum()
     if kind == "boltzmann":
@@ -46,7 +48,7 @@ def value(kind: str, q: np.ndarray, omega: np.ndarray, mu: np.ndarray, beta: flo
     return tilted @ q - (tilted @ scalar - soft)  # ⟨ω, V⟩ is the soft value
 
 
-@pytest.mark.parametrize("kind", ["boltzmann", "soft", "mean"])
+@pytest.mark.parametrize("kind", ["boltzmann", "soft", "mean", "max"])
 @pytest.mark.parametrize("objectives", [1, 3])
 def test_backup_is_its_formula(x64, kind, objectives):
     rng = np.random.default_rng(0)
@@ -61,7 +63,7 @@ def test_backup_is_its_formula(x64, kind, objectives):
         np.testing.assert_allclose(np.einsum("br,br->b", got, omega), scalar, rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["boltzmann", "soft", "mean"])
+@pytest.mark.parametrize("kind", ["boltzmann", "soft", "mean", "max"])
 def test_the_backup_of_values_that_add_up_is_that_of_all_joint_actions(x64, kind):
     rng = np.random.default_rng(4)
     q, mu, omega = rng.normal(size=(5, 2, 3, 2)), rng.dirichlet(np.ones(3), (5, 2)), rng.dirichlet(np.ones(2), 5)
@@ -109,13 +111,13 @@ def test_one_hot_preference_backs_up_each_objective_on_its_own(x64, kind):
         np.testing.assert_allclose(backup(kind, q, omega, log_mu, jnp.asarray(BETA))[:, r], alone, rtol=1e-13)
 
 
-@pytest.mark.parametrize("kind", ["boltzmann", "soft"])
+@pytest.mark.parametrize("kind", ["boltzmann", "soft", "max"])
 def test_backups_are_safe_at_large_values_and_skip_dropped_candidates(kind):
     q = jnp.asarray([[[[1e4], [1e4 - 1], [2e4]]]], jnp.float32)
     log_mu = jnp.log(jnp.asarray([[[0.5, 0.5, 0.0]]]))
     got = float(backup(kind, q, jnp.ones((1, 1)), log_mu, jnp.float32(1.0))[0, 0])
     e = np.exp(-1)
-    due = {"boltzmann": 1e4 - e / (1 + e), "soft": 1e4 + np.log((1 + e) / 2)}[kind]
+    due = {"boltzmann": 1e4 - e / (1 + e), "soft": 1e4 + np.log((1 + e) / 2), "max": 1e4}[kind]
     assert got == pytest.approx(due, abs=0.01)
 
 

@@ -120,7 +120,7 @@ def test_the_value_of_an_action_is_the_utility_of_the_whole_return():
     ("changes", "sentence"),
     [
         ({"critic": "scalarised"}, 'needs critic="vector"'),
-        ({"backup": "soft"}, 'needs backup="boltzmann" or "mean"'),
+        ({"backup": "soft"}, 'needs another backup than "soft"'),
         ({"gamma": 0.9}, "gamma is 0.9 but the data's returns were accumulated with 0.5"),
         ({"utility": "chebychev"}, "did you mean 'chebyshev'"),
     ],

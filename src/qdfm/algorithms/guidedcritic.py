@@ -1,7 +1,9 @@
 """The critic of the methods guided by exp(βQ) (paper: Phase 2, and the appendix on the critic backup).
 
 Backups over in-support candidates at s': `boltzmann` Σ softmax(βQ)·Q (paper), `soft` (1/β) log E_μ exp(βQ), `mean`
-E_μ Q, which is the behaviour's own value. β may be given in units of the values, and then follows them.
+E_μ Q, which is the behaviour's own value, `max` the best candidate's. β may be given in units of the values, and then
+follows them. A nonlinear utility wants `max`: the mean of two vectors can be worth more than either, and a critic that
+averages would be drawn to states where the policy draws lots.
 
 Candidates are either joint actions (T = 1), or all choices of every token (T = D): with values that add up and a
 behaviour that is independent over tokens, μ·exp(βQ) factorises, and each backup is the sum of the tokens' own.
@@ -16,7 +18,7 @@ import jax.numpy as jnp
 
 from qdfm.algorithms import guidance
 from qdfm.algorithms.base import Metrics, check_choice
-from qdfm.algorithms.critic import CriticConfig, expected, preferred_values, regress, vector_values
+from qdfm.algorithms.critic import CriticConfig, expected, greedy_law, preferred_values, regress, vector_values
 from qdfm.algorithms.learner import Learner
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
@@ -41,7 +43,7 @@ class GuidedConfig(CriticConfig):
     share_target: float = 0.8
     """Effective sample share that beta_scale="share" aims at."""
     backup: str | None = None
-    """boltzmann, soft or mean (None: boltzmann for one token, mean for several)."""
+    """boltzmann, soft, mean or max (None: boltzmann for one token, mean for several; max for the Chebyshev utility)."""
     backup_samples: int | None = None
     """Support actions drawn for a backup; 0 sums over all of them exactly (None: 0 where that is possible, else 8)."""
     support_share: float = 0.01
@@ -51,9 +53,10 @@ class GuidedConfig(CriticConfig):
 
     def resolve(self, spec: Spec) -> Self:
         """Fill in what depends on the number of tokens, and check the words."""
-        filled: dict[str, Any] = {"backup": "boltzmann" if spec.tokens == 1 else "mean", "backup_samples": 0}
+        backup = "max" if self.utility == "chebyshev" else "boltzmann" if spec.tokens == 1 else "mean"
+        filled: dict[str, Any] = {"backup": backup, "backup_samples": 0}
         config = replace(super().resolve(spec), **{k: v for k, v in filled.items() if getattr(self, k) is None})
-        check_choice(config, "backup", ("boltzmann", "soft", "mean"))
+        check_choice(config, "backup", ("boltzmann", "soft", "mean", "max"))
         check_choice(config, "beta_scale", ("none", "mean_abs", "share"))
         if config.beta < 0:
             raise QDFMError(f"{self.name}: beta is {config.beta}; it must be at least 0.")
@@ -68,7 +71,7 @@ class GuidedConfig(CriticConfig):
             for wrong, sentence in (
                 (spec.accumulation is None, "returns so far in the observation; use data.with_accumulated(gamma)"),
                 (config.critic != "vector", 'critic="vector"'),
-                (config.backup == "soft", 'backup="boltzmann" or "mean"'),
+                (config.backup == "soft", 'another backup than "soft", which is a scalar'),
                 (spec.tokens > 1, "a single token"),
             ):
                 if wrong:
@@ -121,7 +124,10 @@ def first_beta(config: GuidedConfig) -> jax.Array:
 
 def backup(kind: str | None, q: jax.Array, q_omega: jax.Array, log_mu: jax.Array, beta: jax.Array) -> jax.Array:
     """The value `[B, objectives]` of a state: candidates have values `[B, T, M, objectives]`, worth `[B, T, M]`."""
-    weights = jnp.exp(log_mu) if kind == "mean" else guidance.tilt(log_mu, q_omega, beta)
+    if kind == "max":
+        weights = greedy_law(q_omega, log_mu > -jnp.inf)
+    else:
+        weights = jnp.exp(log_mu) if kind == "mean" else guidance.tilt(log_mu, q_omega, beta)
     value = expected(weights, q)
     if kind != "soft":
         return value
