@@ -35,7 +35,7 @@ CONVEX: dict[str, Any] = {
     "BC": BC(clone_steps=20_000),
     "BoltzQ": BoltzQ(**GUIDED, clone_steps=5_000),
 }
-CHEBYSHEV = {**GUIDED, "beta": 300.0, "critic_steps": 200_000}
+CHEBYSHEV = {**GUIDED, "beta": 1000.0, "support_share": 0.01, "critics": 4, "pessimism": "mean-std"}
 CONCAVE: dict[str, Any] = {
     "QDFM": QDFM(**GUIDED, **FLOW),
     "QDFM, Chebyshev": QDFM(**CHEBYSHEV, **FLOW, utility="chebyshev"),
