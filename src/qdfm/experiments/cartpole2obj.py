@@ -31,13 +31,13 @@ TASK, GAMMA, EPISODES = "cartpole-2obj", 0.99, 200
 QUICK_SHARE = 0.2  # of the steps, in the quick version
 
 GUIDED: dict[str, Any] = {"beta": 50.0, "gamma": GAMMA, "critic_steps": 60_000}
-VALUED: dict[str, Any] = {"gamma": GAMMA, "train_steps": 48_000}
+VALUED: dict[str, Any] = {"gamma": GAMMA, "train_steps": 68_000}
 METHODS: dict[str, Config] = {
     "QDFM": QDFM(**GUIDED, warmup_steps=8_000, improve_steps=20_000),
     "BoltzQ": BoltzQ(**GUIDED, clone_steps=8_000),
     "CQL": CQL(**VALUED),
     "CQL, scalarised critic": CQL(**VALUED, critic="scalarised"),
-    "BC": BC(clone_steps=48_000),
+    "BC": BC(clone_steps=68_000),
 }
 QUICK_METHODS = ("QDFM", "CQL")
 
