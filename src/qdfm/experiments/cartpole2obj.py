@@ -21,7 +21,7 @@ from qdfm.collect.cartpole import BEHAVIOURS
 from qdfm.data.sources import load_dataset
 from qdfm.envs.cartpole2obj import CartPole2Obj
 from qdfm.evaluate import rollout, simulate
-from qdfm.experiments.cartpole2obj_tables import NOTES, WEIGHTS, headlines, tabulate
+from qdfm.experiments.cartpole2obj_tables import FINDINGS, NOTES, WEIGHTS, headlines, tabulate
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.report import provenance, write_report
 from qdfm.experiments.sampler import SOLVED
@@ -69,7 +69,8 @@ def run(settings: Settings) -> None:
         seeds=list(seeds),
         steps={n: sum(phase.steps for phase in configured(n, settings.quick).build(spec).phases) for n in chosen},
     )
-    write_report(settings.out, "CartPole with two objectives", made, results, tables, NOTES, headlines(results))
+    notes = f"{NOTES}\n\n{FINDINGS}" if settings.full else NOTES
+    write_report(settings.out, "CartPole with two objectives", made, results, tables, notes, headlines(results))
 
 
 def configured(name: str, quick: bool) -> Config:

@@ -1,6 +1,7 @@
 """How deep-sea-treasure and resource-gathering are run: train, sweep preferences, tabulate, draw the fronts."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -184,7 +185,7 @@ def _draw(settings: Settings, study: Study, rows: dict[str, Any], objectives: tu
     name = study.headline if study.headline in rows else trained[0]
     achieved = np.asarray(rows[name]["seeds"][0]["greedy"]["returns"])
     front = true_front(study.problem)
-    file = "".join(c if c.isalnum() else "-" for c in study.title.lower()) + ".png"
+    file = "-".join(re.findall(r"\w+", study.title.lower())) + ".png"
     title = f"{study.title}: {name}, greedy, {len(study.problem.preferences)} preferences"
     draw_front(settings.out / file, achieved, data_returns(study.problem), front, objectives, title)
     if len(objectives) == 2:

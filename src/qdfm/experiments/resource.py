@@ -49,7 +49,14 @@ NOTES = (
     "data's returns are those of single episodes, lucky ones among them. SP: Schott spacing on min-max normalised "
     "objectives; ND: distinct non-dominated returns. Means ± sample standard deviations over seeds."
 )
-FINDINGS = ""
+# Of the full run; a smaller one does not show all of it.
+FINDINGS = (
+    "One QDFM model is within .2 % of the exact front's hypervolume at γ = .9 and at the one point of γ = 1 in "
+    "every seed. Of the nine points three are best under no linear preference and two by less than .005; QDFM meets "
+    "5 or 6. BoltzQ ties, since nearly every action is in this data. CQL at γ = .9 is far off: its penalty is large "
+    "beside returns below .4, and we did not tune it; at γ = .99 its values are larger and it finds the point. "
+    "Drawn instead of greedy, QDFM loses under 1 %, CQL nearly half."
+)
 
 
 def run(settings: Settings) -> None:
