@@ -70,6 +70,8 @@ def train(
     if folder is not None and resume:
         state, at = folder.restore(state)
     with open_progress(config.name, algorithm.phases, len(seeds), progress) as bar:
+        for objective in dataset.constant_objectives() if dataset.spec.objectives > 1 else ():
+            bar.say(f"Objective {objective} never varies in the data, so no policy can follow it; leave it out.")
         loop = _Loop(config, dataset.spec, data, keys, tuple(seeds), folder, options, bar)
         try:
             for index in range(at.phase, len(algorithm.phases)):

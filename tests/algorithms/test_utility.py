@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from qdfm.algorithms import QDFM
+from qdfm.algorithms import BC, QDFM
 from qdfm.data.dataset import Dataset
 from qdfm.envs.accumulated import Accumulated
 from qdfm.envs.base import Step
@@ -138,7 +138,26 @@ def test_the_utility_needs_accumulated_returns_with_a_range():
     flat = Dataset.from_arrays(
         data.observation, data.action, data.reward * [1, 0], data.next_observation, data.terminated
     )
-    with pytest.raises(QDFMError, match="Objective 2 has the return 0 in every episode"):
+    with pytest.raises(QDFMError, match="Objective 1 has the return 0 in every episode"):
         flat.with_accumulated(GAMMA)
     with pytest.raises(QDFMError, match="do not hold them yet"):
         data.with_accumulated(GAMMA).with_accumulated(GAMMA)
+
+
+def test_an_objective_that_never_varies_is_named_before_training(capsys):
+    data = logged()
+    for reward, named in ((data.reward * [1, 0], [1]), (data.reward * 0 + [2, 1], [0, 1]), (data.reward, [])):
+        one = Dataset.from_arrays(data.observation, data.action, reward, data.next_observation, data.terminated)
+        assert one.constant_objectives() == named
+    # The same in every row but not in every episode, as a price per step is: it does vary.
+    first = np.r_[np.ones(3), np.zeros(21)].astype(bool)
+    uneven = data.terminated | first  # the first episode falls into three
+    price = Dataset.from_arrays(
+        data.observation, data.action, np.stack([data.reward[:, 0], -np.ones(24)], 1), data.next_observation, uneven
+    )
+    assert price.constant_objectives() == []
+    flat = Dataset.from_arrays(
+        data.observation, data.action, data.reward * [1, 0], data.next_observation, data.terminated
+    )
+    BC(clone_steps=1, hidden=(4,)).fit(flat, progress=False)
+    assert "Objective 1 never varies in the data, so no policy can follow it; leave it out." in capsys.readouterr().err

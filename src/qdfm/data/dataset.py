@@ -121,7 +121,7 @@ class Dataset:
         flat = np.flatnonzero(best - lowest <= CONSTANT * np.abs(returns).max(0))
         if flat.size:
             raise QDFMError(
-                f"Objective {flat[0] + 1} has the return {best[flat[0]]:g} in every episode, so it has no range to be "
+                f"Objective {flat[0]} has the return {best[flat[0]]:g} in every episode, so it has no range to be "
                 "weighed by; leave it out of the reward."
             )
         worst = returns[non_dominated(returns)].min(0)
@@ -146,6 +146,12 @@ class Dataset:
         data = replace(self, observation=here, next_observation=there, spec=wider)
         norm = replace(data.with_normalisation().spec.normalisation, reward_scale=_floats(best - worst))
         return replace(data, spec=replace(wider, normalisation=norm))
+
+    def constant_objectives(self) -> list[int]:
+        """Objectives that tell nothing: the same reward in every row and the same return in every episode."""
+        reward, returns = np.asarray(self.reward), self.returns()
+        same = (reward.min(0) == reward.max(0)) & (np.ptp(returns, 0) <= CONSTANT * np.abs(returns).max(0))
+        return np.flatnonzero(same).tolist()
 
     def _steps(self) -> tuple[np.ndarray, np.ndarray]:
         """The step of each row within its episode, and the row at which that begins."""

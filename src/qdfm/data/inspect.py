@@ -149,7 +149,7 @@ def _observation_warnings(dataset: Dataset) -> list[str]:
 
 def _reward_warnings(dataset: Dataset) -> list[str]:
     reward = np.asarray(dataset.reward)
-    constant = np.flatnonzero(reward.min(0) == reward.max(0))
+    constant = np.array(dataset.constant_objectives())
     warnings = []
     if constant.size:
         warnings.append(f"Constant reward in objectives: {_names(constant)}; check the reward.")
