@@ -185,3 +185,8 @@ def test_a_front_in_text():
     middle = next(line for line in lines if "○" in line)
     assert (middle.index("○"), middle.index("●")) == (1, 33)  # (0, 1) is dominated by (1, 1), half way
     assert lines[19:] == ["gold: 0 to 2 →   time: 0 to 2 ↑", "● reached   ○ reached, dominated   · true front"]
+
+
+def test_the_mean_utility_is_that_of_heeding_the_preference():
+    omega, returns = np.array([[1.0, 0.0], [0.5, 0.5]]), np.array([[2.0, 7.0], [1.0, 3.0]])
+    assert Sweep(omega, returns, 0 * returns).mean_utility() == pytest.approx((2 + 2) / 2)

@@ -140,7 +140,10 @@ class Agent:
         if one:
             x = x[None]
         elif x.shape[1:] != shape or len(x) == 0:
-            raise QDFMError(f"The observation has shape {x.shape} but this agent was trained on {shape} per row.")
+            so_far = "" if self.spec.accumulation is None else ", the return so far and γ^t at its end"
+            raise QDFMError(
+                f"The observation has shape {x.shape} but this agent was trained on {shape} per row{so_far}."
+            )
         if x.dtype.kind == "f" and not np.isfinite(x).all():
             raise QDFMError("The observation has a NaN or infinite entry; repair it before acting.")
         check_categories("The observation", x, self.spec)

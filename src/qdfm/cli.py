@@ -212,8 +212,8 @@ def _evaluate(words: list[str]) -> None:
         agent = load(args.checkpoint)
         env = args.env or _where_to_play(args.checkpoint)
         done = evaluate(agent, env, args.episodes, args.seed, args.greedy, args.preference, args.gamma, progress=True)
-        shown = {"env": env, "algorithm": agent.config.name, "greedy": args.greedy, "gamma": args.gamma}
-        print(json.dumps({**shown, **done.summary()}))
+        played = {"greedy": args.greedy, "gamma": args.gamma, "preference": args.preference}
+        print(json.dumps({"env": env, "algorithm": agent.config.name, **played, **done.summary()}))
 
     command.__doc__ = EvaluateArguments.__doc__
     _parse("evaluate", command, words)
@@ -290,8 +290,11 @@ def _run_pareto(args: ParetoArguments) -> None:
         "reference": [float(r) for r in reference],
         "non_dominated": len(front),
         "spacing": spacing(front),
+        "mean_utility": swept.mean_utility(),
     }
     print(json.dumps({"env": env, "algorithm": agent.config.name, **measures}))
+    if args.episodes == 1:
+        print("Each point is a single episode; where chance plays a part, give more with --episodes.")
     if args.reference is None:
         print("The reference is the worst of the sweep minus 10 % of its range; give --reference to compare agents.")
     draw_front(out / "front.png", swept.returns, title=f"{agent.config.name} in {env}")

@@ -97,6 +97,10 @@ def rollout(
 ) -> Rollout:
     """Episodes with all their states."""
     if agent.spec.accumulation is not None:
+        if len(env.spec.observation_shape) != 1:
+            raise QDFMError(
+                f"The agent needs flat observations, but the environment's are {env.spec.observation_shape}."
+            )
         env = Accumulated(env, agent.spec.accumulation.gamma)
     _check_fits("observations of shape", agent.spec.observation_shape, env.spec.observation_shape)
     _check_fits("choices", agent.spec.choices, env.spec.choices)

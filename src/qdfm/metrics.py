@@ -122,6 +122,10 @@ def hypervolume(points: np.ndarray, reference: np.ndarray | Sequence[float]) -> 
     points, reference = np.asarray(points, np.float64), np.asarray(reference, np.float64)
     if not (np.isfinite(points).all() and np.isfinite(reference).all()):  # moocore can crash on them
         raise QDFMError("The hypervolume of NaN or infinite values is not defined; leave such returns out.")
+    if points.shape[1:] != reference.shape:
+        raise QDFMError(
+            f"The reference has shape {reference.shape} where points have {points.shape[1:]}; give one value each."
+        )
     return float(moocore.hypervolume(points, ref=reference, maximise=True))
 
 

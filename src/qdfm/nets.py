@@ -20,10 +20,12 @@ HE = math.sqrt(6.0)  # He's uniform initialisation, for layers that a ReLU follo
 def features(spec: Spec, observation: jax.Array) -> jax.Array:
     """Observations `[..., *shape]` as float vectors `[..., size]`; bytes become 0..1, categories one-hot."""
     x = observation.reshape(*observation.shape[: observation.ndim - len(spec.observation_shape)], -1)
+    quantity = x / 255 if x.dtype == jnp.uint8 else x
     if not spec.categories:
-        return x / 255 if x.dtype == jnp.uint8 else x
+        return quantity
     columns = [
-        x[..., i : i + 1] if n == 0 else jax.nn.one_hot(x[..., i].astype(int), n) for i, n in enumerate(spec.categories)
+        quantity[..., i : i + 1] if n == 0 else jax.nn.one_hot(x[..., i].astype(int), n)
+        for i, n in enumerate(spec.categories)
     ]
     return jnp.concatenate(columns, -1)
 

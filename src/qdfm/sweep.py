@@ -36,6 +36,10 @@ class Sweep:
         """The rows whose mean return no other row dominates `[P]`; of equal ones, one."""
         return non_dominated(self.returns)
 
+    def mean_utility(self) -> float:
+        """The mean of ⟨ω, return⟩, each return at its own preference: high only where the agent heeds ω."""
+        return float(np.mean(np.sum(self.preferences * self.returns, 1)))
+
     def write_csv(self, path: str | Path) -> None:
         """One line per preference: preference_1.., return_1.., std_1.., non_dominated (0 or 1)."""
         parts = {"preference": self.preferences, "return": self.returns, "std": self.std}

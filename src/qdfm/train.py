@@ -59,6 +59,7 @@ def train(
         raise QDFMError(f"The seeds {tuple(seeds)} repeat or are none; give different integers.")
     if options.chunk < 1:
         raise QDFMError(f"chunk is {options.chunk}; give at least 1.")
+    dataset = config.adapt(dataset)
     config = config.resolve(dataset.spec)
     algorithm = config.build(dataset.spec)
     _check_memory(dataset)
@@ -71,7 +72,7 @@ def train(
         state, at = folder.restore(state)
     with open_progress(config.name, algorithm.phases, len(seeds), progress) as bar:
         for objective in dataset.constant_objectives() if dataset.spec.objectives > 1 else ():
-            bar.say(f"Objective {objective} never varies in the data, so no policy can follow it; leave it out.")
+            bar.say(f"Objective {objective + 1} never varies in the data, so no policy can follow it; leave it out.")
         loop = _Loop(config, dataset.spec, data, keys, tuple(seeds), folder, options, bar)
         try:
             for index in range(at.phase, len(algorithm.phases)):

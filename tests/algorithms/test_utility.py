@@ -1,6 +1,7 @@
 """The Chebyshev utility of accumulated and future returns: by hand, and against all plans of a small task."""
 
 import itertools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from qdfm.errors import QDFMError
 from qdfm.evaluate import rollout
 
 GAMMA = 0.5
+ARRAYS = ("observation", "action", "reward", "next_observation", "terminated")
 # Three steps; at each, action 0 pays (1, 0) and action 1 pays (0, 3) but both may differ by step. State = step.
 PAYS = np.array([[[1.0, 0.0], [0.0, 3.0]], [[5.0, 0.0], [0.0, 1.0]], [[2.0, 1.0], [0.0, 4.0]]])
 
@@ -57,6 +59,15 @@ def test_accumulated_returns_by_hand():
     np.testing.assert_allclose(weight, data.observation[:, 5:], atol=1e-6)
 
 
+def test_the_observation_s_own_columns_are_seen_as_before():
+    raw = Dataset.from_arrays(*(getattr(logged(), n) for n in ARRAYS), num_actions=2, normalise=False)
+    for data in (raw, logged()):
+        wide = data.with_accumulated(np.float32(GAMMA))
+        np.testing.assert_allclose(wide.normalised().observation[:, :3], data.normalised().observation, atol=1e-6)
+        assert wide.spec.categories == ()
+        assert type(wide.spec).from_json(json.loads(json.dumps(wide.spec.to_json()))) == wide.spec
+
+
 def test_the_environment_shows_what_the_data_has():
     env, data = Accumulated(task(), GAMMA), logged().with_accumulated(GAMMA)
     assert env.spec.observation_shape == data.spec.observation_shape
@@ -88,7 +99,8 @@ def test_the_policy_takes_the_plan_of_greatest_utility():
         critic_steps=3_000, improve_steps=1_500, critics=1, pessimism="mean", critic_learning_rate=3e-3,
         target_rate=0.05, batch_size=64,
     )  # fmt: skip
-    agent = config.fit(data, progress=False)
+    agent = config.fit(logged(), progress=False)  # which accumulates by itself
+    assert agent.spec == data.spec
     env, returns, linear_gaps, found = task(), plan_returns(), 0, set()
     for w in np.linspace(0.1, 0.9, 9):
         omega = np.array([w, 1 - w])
@@ -132,14 +144,16 @@ def test_what_does_not_go_together_is_refused(changes, sentence):
 
 
 def test_the_utility_needs_accumulated_returns_with_a_range():
-    with pytest.raises(QDFMError, match=r"use data.with_accumulated\(gamma\)"):
+    with pytest.raises(QDFMError, match=r"use config.adapt\(data\)"):
         QDFM(utility="chebyshev").build(logged().spec)
     data = logged()
     flat = Dataset.from_arrays(
         data.observation, data.action, data.reward * [1, 0], data.next_observation, data.terminated
     )
-    with pytest.raises(QDFMError, match="Objective 1 has the return 0 in every episode"):
+    with pytest.raises(QDFMError, match="Objective 2 has the return 0 in every episode"):
         flat.with_accumulated(GAMMA)
+    with pytest.raises(QDFMError, match=r"gamma is 1\.5"):
+        data.with_accumulated(1.5)
     with pytest.raises(QDFMError, match="do not hold them yet"):
         data.with_accumulated(GAMMA).with_accumulated(GAMMA)
 
@@ -160,4 +174,4 @@ def test_an_objective_that_never_varies_is_named_before_training(capsys):
         data.observation, data.action, data.reward * [1, 0], data.next_observation, data.terminated
     )
     BC(clone_steps=1, hidden=(4,)).fit(flat, progress=False)
-    assert "Objective 1 never varies in the data, so no policy can follow it; leave it out." in capsys.readouterr().err
+    assert "Objective 2 never varies in the data, so no policy can follow it; leave it out." in capsys.readouterr().err

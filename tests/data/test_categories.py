@@ -59,6 +59,17 @@ def test_a_wrong_number_of_columns_is_refused():
         data(categories=(3, 2))
 
 
+def test_a_negative_number_of_categories_is_refused():
+    with pytest.raises(QDFMError, match="give the number of values of each column"):
+        data(categories=(3, -1, 2))
+
+
+def test_bytes_that_are_quantities_stay_between_0_and_1():
+    made = data(np.array([[2, 51, 1], [0, 255, 0], [1, 0, 1]], np.uint8))
+    seen = features(made.spec, jnp.asarray(made.observation))
+    np.testing.assert_allclose(seen, [[0, 0, 1, 0.2, 0, 1], [1, 0, 0, 1, 1, 0], [0, 1, 0, 0, 0, 1]], rtol=1e-6)
+
+
 def test_an_agent_refuses_an_unknown_category():
     agent = BC(clone_steps=2, hidden=(4,)).fit(data(), progress=False)
     assert agent.act(np.array([2, 9.0, 1])) in (0, 1)

@@ -118,7 +118,7 @@ def test_constant_features() -> None:
 def test_constant_reward() -> None:
     reward = np.random.default_rng(0).normal(size=(1200, 2))
     reward[:, 1] = -1
-    warned(healthy(reward=reward), "Constant reward in objectives: 1;")
+    warned(healthy(reward=reward), "Constant reward in objectives: 2;")
 
 
 def test_large_rewards() -> None:

@@ -238,6 +238,8 @@ def test_bad_arguments_are_refused_in_a_sentence():
         kl_optimum(data, env, 5.0, 0.99, "boltzman")
     with pytest.raises(QDFMError, match="beta is 0"):
         kl_optimum(data, env, 0.0, 0.99)
+    with pytest.raises(QDFMError, match="The task has 1 objectives; give a preference with a weight for each"):
+        exact.kl_optimum(env.table(), behaviour(env, data), 1.0, 0.99, preference=np.array([0.5, 0.5]))
 
 
 def test_stochastic_outcomes_discounts_and_a_preference_by_hand():

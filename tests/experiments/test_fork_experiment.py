@@ -54,4 +54,6 @@ def test_a_tiny_run_leaves_its_files(tmp_path, monkeypatch):
     assert list(payload["results"]) == ["QDFM", OPTIMUM, MEAN_MOVE]
     assert payload["provenance"]["steps"] == {"QDFM": 120}
     assert (tmp_path / "fork.png").stat().st_size > 10_000
-    assert len(payload["headlines"]) == 9
+    shown = {line["what"]: line["ours"] for line in payload["headlines"]}
+    assert shown[f"{OPTIMUM} at (1, 0): share to A, of the worst seed"] == pytest.approx(1)
+    assert shown[f"{MEAN_MOVE}: largest trap probability of a seed and preference"] == 1

@@ -11,7 +11,7 @@ from qdfm.algorithms import CQL, QDFM
 from qdfm.experiments import deepsea, fronts, resource
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.frontruns import PerPreference
-from qdfm.experiments.fronts import Problem, judge, mixtures, score, true_front, volumes
+from qdfm.experiments.fronts import Problem, followed, judge, mixtures, score, true_front, volumes
 from qdfm.metrics import hypervolume, simplex
 
 SEA = Problem("deep-sea-treasure", 0.99, (0.0, -50.0))
@@ -60,6 +60,24 @@ def test_mixtures_of_two_points_fill_the_triangle_between_them():
     assert hypervolume(mixed, (0.0, 0.0)) == pytest.approx((n - 1) / (2 * n))  # a staircase under the line
 
 
+def test_fewer_points_than_objectives_mix_too():
+    two = np.array([[-1.0, -1.0, -1.0], [1.0, 0.0, 0.0]])
+    mixed = mixtures(two)
+    np.testing.assert_allclose(mixed[:, 1], mixed[:, 2])
+    np.testing.assert_allclose(mixed[:, 0], 1 + 2 * mixed[:, 1], atol=1e-12)  # on the line between them
+    np.testing.assert_allclose(mixtures(two[:1]), two[:1])
+
+
+def test_what_is_lost_by_not_heeding_the_preference():
+    front, omega = true_front(SEA), SEA.preferences
+    best = front[(omega @ front.T).argmax(1)]
+    assert followed(best, SEA) == pytest.approx(0, abs=1e-12)
+    reversed_ = followed(best[::-1], SEA)  # the same points, each at the wrong preference
+    due = np.mean([w @ b - w @ c for w, b, c in zip(omega, best, best[::-1])])
+    assert reversed_ == pytest.approx(due)
+    assert reversed_ > 3
+
+
 def test_scores_by_hand(monkeypatch):
     front = np.array([[0.0, 4.0], [1.0, 3.0], [3.0, 0.5]])
     monkeypatch.setattr(fronts, "true_front", lambda problem: front)
@@ -100,6 +118,7 @@ def test_a_tiny_run_leaves_tables_pictures_and_cells(tmp_path, monkeypatch, caps
     assert (tmp_path / "convex-map.png").stat().st_size > 10_000
     assert "treasure: " in capsys.readouterr().out  # the front in the terminal
     assert len((tmp_path / "cells.jsonl").read_text().splitlines()) == 4
+    assert "--only QDFM CQL 'CQL per preference'" in payload["provenance"]["command"]
     # The mean return of the random behaviour, found again in the data within its noise.
     random = rows["random"]["seeds"][0]["sampled"]["returns"][0]
     data = fronts.data_returns(SEA)[-500:]

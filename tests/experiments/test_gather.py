@@ -15,7 +15,12 @@ def test_a_page_with_ratios(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "a").mkdir()
     made = provenance("qdfm reproduce b", [{"made": {"commit": c, "device": "cpu: x"}} for c in "ed"], seeds=[0, 1])
-    lines = [Headline("return", 3.0, 2.0), Headline("trap", 0.5), Headline("solved", 1.0, 0.0)]
+    lines = [
+        Headline("return", 3.0, 2.0),
+        Headline("trap", 0.5),
+        Headline("solved", 1.0, 0.0),
+        Headline("gap", -1.0, 2.0),
+    ]
     write_report(tmp_path / "b", "Second", made, {}, [], "", lines)
     write_report(tmp_path / "a", "First", provenance("qdfm reproduce a"), {}, [], "")
     main([str(tmp_path), str(tmp_path / "page.md")])
@@ -25,6 +30,7 @@ def test_a_page_with_ratios(tmp_path):
     assert "| return | 2 | 3 | 1.5 |" in page
     assert "| trap | – | 0.5 | – |" in page
     assert "| solved | 0 | 1 | – |" in page
+    assert "| gap | 2 | -1 | – |" in page  # a ratio of opposite signs says nothing
 
 
 def test_nothing_to_gather(tmp_path):

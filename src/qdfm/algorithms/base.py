@@ -102,6 +102,10 @@ class Config:
             raise QDFMError(f"{self.name}: preference has several rows; give one preference, or none for all.")
         return self
 
+    def adapt(self, dataset: Dataset) -> Dataset:
+        """The data as this method needs it, which is what it is trained on."""
+        return dataset
+
     def scaled(self, factor: float) -> Self:
         """The same config with every number of steps multiplied, at least one step where there was one."""
         names = [f.name for f in dataclasses.fields(self) if f.name.endswith("_steps")]

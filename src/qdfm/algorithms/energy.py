@@ -10,7 +10,7 @@ depend on t and ours does not read it.
 import jax
 import jax.numpy as jnp
 
-from qdfm.algorithms import guidance, learner
+from qdfm.algorithms import learner
 from qdfm.algorithms.base import Metrics
 from qdfm.algorithms.critic import CriticConfig
 from qdfm.algorithms.learner import Learner
@@ -45,11 +45,3 @@ def contrast(
     value, gradient = jax.value_and_grad(loss)(energy.net)
     new, norm = learner.descend(energy, gradient, config.critic_learning_rate, 1 - config.target_rate)
     return new, {"loss": value, "grad_norm": norm}
-
-
-def energy_weights(
-    spec: Spec, net: Critic, observation: jax.Array, preference: jax.Array, actions: jax.Array | None,
-    log_mu: jax.Array,
-) -> jax.Array:  # fmt: skip
-    """The weights `[B, T, M]` that the network gives to candidates."""
-    return guidance.tilt(log_mu, energies(spec, net, observation, preference, actions), 1.0)

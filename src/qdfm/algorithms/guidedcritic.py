@@ -69,7 +69,7 @@ class GuidedConfig(CriticConfig):
         check_choice(config, "utility", ("linear", "chebyshev"))
         if config.utility == "chebyshev":
             for wrong, sentence in (
-                (spec.accumulation is None, "returns so far in the observation; use data.with_accumulated(gamma)"),
+                (spec.accumulation is None, "returns so far in the observation; use config.adapt(data)"),
                 (config.critic != "vector", 'critic="vector"'),
                 (config.backup == "soft", 'another backup than "soft", which is a scalar'),
                 (spec.tokens > 1, "a single token"),
@@ -84,6 +84,11 @@ class GuidedConfig(CriticConfig):
                 )
         return config
 
+    def adapt(self, dataset: Dataset) -> Dataset:
+        """A nonlinear utility sees accumulated returns."""
+        wanting = self.utility == "chebyshev" and dataset.spec.accumulation is None
+        return dataset.with_accumulated(self.gamma) if wanting else dataset
+
     def worth(self, spec: Spec, values: jax.Array, preference: jax.Array, observation: jax.Array) -> jax.Array:
         """⟨ω, Q⟩, or the Chebyshev utility of the return so far plus γ^t Q."""
         if self.utility == "linear":
@@ -95,7 +100,7 @@ class GuidedConfig(CriticConfig):
 def chebyshev(spec: Spec, returns: jax.Array, preference: jax.Array) -> jax.Array:
     """−(max_i + AUGMENTED · Σ_i) ω_i (best_i − z_i) / (best_i − worst_i) for returns z `[..., objectives]`.
 
-    The sum breaks ties among returns whose worst shortfall is the same, so that dominated ones are not chosen.
+    The sum breaks ties among returns whose worst shortfall is the same, as far as their objectives have any weight.
     """
     assert spec.accumulation is not None
     best, worst = (spec.normalise_reward(jnp.asarray(v)) for v in (spec.accumulation.best, spec.accumulation.worst))

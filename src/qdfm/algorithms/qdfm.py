@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from qdfm.algorithms.base import Algorithm, check_choice
 from qdfm.algorithms.guidedcritic import GuidedConfig
+from qdfm.algorithms.qdfm_phases import Phases
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
 from qdfm.flow import losses
@@ -138,6 +139,4 @@ class QDFM(GuidedConfig):
 
     def build(self, spec: Spec) -> Algorithm:
         """The algorithm for one spec."""
-        from qdfm.algorithms.qdfm_phases import Phases  # which needs the class above
-
         return Phases(self.resolve(spec), spec).algorithm()

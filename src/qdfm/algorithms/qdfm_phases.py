@@ -11,7 +11,7 @@ from qdfm.algorithms import guidance, learner
 from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_preference, legal_choices
 from qdfm.algorithms.bc import clone_phase
 from qdfm.algorithms.critic import init_critic, preferred_values
-from qdfm.algorithms.energy import contrast, energy_weights, init_energy
+from qdfm.algorithms.energy import contrast, energies, init_energy
 from qdfm.algorithms.flowpolicy import FlowPolicy
 from qdfm.algorithms.guidedcritic import (
     BETA_ROWS,
@@ -199,11 +199,15 @@ class Phases:
         return self.policy.sample(net, x, legal, uniforms, a0, self.config.support_share)
 
     def weigh(
-        self, state: State, batch: Dataset, preference: jax.Array, support: Support
+        self, state: State, batch: Dataset, preference: jax.Array, support: Support, energy: Learner | None
     ) -> tuple[jax.Array, jax.Array]:
-        """The weights `[B, 1, M]` that exp(βQ) gives to the candidates, and their mean effective share."""
-        critic, beta = state.critic.learner.average, state.critic.beta
-        q = preferred_values(self.config, self.spec, critic, batch.observation, preference, support.actions)
+        """The weights `[B, 1, M]` of the candidates by exp(βQ) or by an energy network, and their effective share."""
+        at = (batch.observation, preference, support.actions)
+        if energy is None:
+            beta = state.critic.beta
+            q = preferred_values(self.config, self.spec, state.critic.learner.average, *at)
+        else:
+            beta, q = jnp.float32(1), energies(self.spec, energy.average, *at)
         share = jnp.mean(guidance.effective_share(support.log_mu, q, beta))
         return guidance.tilt(support.log_mu, q, beta), share
 
@@ -215,7 +219,7 @@ class Phases:
         batch = dataset[index]
         preference = draw_preference(self.config, self.spec, omega, self.config.batch_size)
         support = self.support(state, batch, preference, draws, None if cache is None else cache[index])
-        weights, share = self.weigh(state, batch, preference, support)
+        weights, share = self.weigh(state, batch, preference, support, None)
         energy, metrics = contrast(
             self.config,
             self.spec,
@@ -241,10 +245,7 @@ class Phases:
             proposal = jax.tree.map(lambda new, old: jnp.where(renew, new, old), state.flow.average, state.proposal)
             state = replace(state, proposal=proposal)
         support = self.support(state, batch, preference, draws, None if cache is None else cache[index])
-        weights, share = self.weigh(state, batch, preference, support)
-        if state.energy is not None:
-            at = (batch.observation, preference, support.actions, support.log_mu)
-            weights = energy_weights(self.spec, state.energy.average, *at)
+        weights, share = self.weigh(state, batch, preference, support, state.energy)
         weights = jax.lax.stop_gradient(weights)
         a0 = batch.action
         if config.improve_start == "source":

@@ -96,7 +96,10 @@ class Dataset:
         )
 
     def with_normalisation(self, observation: bool = True, reward: bool = False) -> "Dataset":
-        """The same rows with a spec whose normalisation is fitted on them."""
+        """The same rows with a spec whose normalisation is fitted on them.
+
+        With `reward`, a preference weighs objectives in units of their rewards' deviation.
+        """
         norm = Normalisation()
         if observation and np.dtype(self.spec.observation_dtype).kind == "f":
             x = np.asarray(self.observation, np.float64).reshape(len(self), -1)
@@ -111,17 +114,21 @@ class Dataset:
         """The same rows whose observations also hold the discounted return so far and γ^t, for nonlinear utilities.
 
         Every episode must begin where the data has its first row. Utilities weigh a shortfall in units of the range
-        that the data's non-dominated returns span; so do the critics, whose errors then count alike.
+        that the data's non-dominated returns span; so do the critics, whose errors then count alike. A linear
+        preference on such data weighs objectives in these units too.
         """
         spec = self.spec
         if len(spec.observation_shape) != 1 or spec.accumulation is not None:
             raise QDFMError("Accumulated returns need flat observations that do not hold them yet.")
+        if not 0 <= gamma <= 1:
+            raise QDFMError(f"gamma is {gamma}; it must lie between 0 and 1.")
+        gamma = float(gamma)
         returns = self.returns(gamma)
         best, lowest = returns.max(0), returns.min(0)
         flat = np.flatnonzero(best - lowest <= CONSTANT * np.abs(returns).max(0))
         if flat.size:
             raise QDFMError(
-                f"Objective {flat[0]} has the return {best[flat[0]]:g} in every episode, so it has no range to be "
+                f"Objective {flat[0] + 1} has the return {best[flat[0]]:g} in every episode, so it has no range to be "
                 "weighed by; leave it out of the reward."
             )
         worst = returns[non_dominated(returns)].min(0)
@@ -140,11 +147,18 @@ class Dataset:
             spec,
             observation_shape=(here.shape[1],),
             observation_dtype="float32",
-            categories=(*(spec.categories or (0,) * (here.shape[1] - extra)), *(0,) * extra),
+            categories=(*spec.categories, *(0,) * extra) if spec.categories else (),
             accumulation=Accumulation(gamma, _floats(best), _floats(worst)),
         )
         data = replace(self, observation=here, next_observation=there, spec=wider)
-        norm = replace(data.with_normalisation().spec.normalisation, reward_scale=_floats(best - worst))
+        norm, own = data.with_normalisation().spec.normalisation, spec.normalisation
+        size = spec.observation_shape[0]
+        norm = replace(  # the observation's own columns are seen as they were
+            norm,
+            observation_mean=(own.observation_mean or (0.0,) * size) + norm.observation_mean[size:],
+            observation_std=(own.observation_std or (1.0,) * size) + norm.observation_std[size:],
+            reward_scale=_floats(best - worst),
+        )
         return replace(data, spec=replace(wider, normalisation=norm))
 
     def constant_objectives(self) -> list[int]:

@@ -152,7 +152,7 @@ def _reward_warnings(dataset: Dataset) -> list[str]:
     constant = np.array(dataset.constant_objectives())
     warnings = []
     if constant.size:
-        warnings.append(f"Constant reward in objectives: {_names(constant)}; check the reward.")
+        warnings.append(f"Constant reward in objectives: {_names(constant + 1)}; check the reward.")
     large = float(np.abs(reward).max())
     if large > LARGE_REWARD and not dataset.spec.normalisation.reward_scale:
         warnings.append(f"Rewards reach {large:g}; scale them with dataset.with_normalisation(reward=True).")
@@ -215,7 +215,7 @@ def _returns(report: Report) -> Table:
         table.add_column(head, justify="right", no_wrap=True)
     for objective, r in enumerate(report.returns):
         numbers = (r.mean, r.std, r.min, r.lower_quartile, r.median, r.upper_quartile, r.max)
-        table.add_row(str(objective), *(f"{x:.3g}" for x in numbers))
+        table.add_row(str(objective + 1), *(f"{x:.3g}" for x in numbers))
     return table
 
 

@@ -73,10 +73,12 @@ GENERATORS: dict[str, Generator] = {
         _cartpole_2obj, "CartPole that also counts switches of the push; controllers of nine different habits"
     ),
     "deep-sea-treasure": Generator(
-        partial(_deep_sea, "convex"), "Treasure or time, by twelve heuristics and at random"
+        partial(_deep_sea, "convex"), "Treasure or time: seekers of each treasure, and random walks"
     ),
     "deep-sea-treasure-concave": Generator(partial(_deep_sea, "concave"), "The same with a concave front"),
-    "resource-gathering": Generator(_resource, "Gold, a diamond and safety, by six heuristics and at random"),
+    "resource-gathering": Generator(
+        _resource, "Gold, a diamond and safety: bold and careful seekers, and random walks"
+    ),
 }
 
 

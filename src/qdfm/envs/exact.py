@@ -26,17 +26,15 @@ class Carried:
 def carry(table: Tabular, probabilities: np.ndarray, gamma: float = 1.0) -> Carried:
     """Carry the distribution over states through the horizon under action probabilities `[S, A]`."""
     weights = np.asarray(probabilities, np.float64)[..., None] * table.probability  # [S, A, O]
-    paid = (weights[..., None] * table.reward).sum((1, 2))  # [S, objectives]
     goes_on = np.where(table.terminated, 0.0, weights)
     states = len(table.observations)
     alive: np.ndarray = np.zeros(states)
     alive[table.start] = 1.0
-    visits, total = alive.copy(), np.zeros(table.objectives)
-    for step in range(table.horizon):
-        total += gamma**step * (alive @ paid)
-        flat = table.next_state.ravel()
+    visits, flat = alive.copy(), table.next_state.ravel()
+    for _ in range(table.horizon):
         visits += np.bincount(flat, (alive[:, None, None] * weights).ravel(), states)
         alive = np.bincount(flat, (alive[:, None, None] * goes_on).ravel(), states)
+    total = expected_returns(table, np.asarray(probabilities)[None], gamma)[0]
     return Carried(total, visits, float(alive.sum()))
 
 
@@ -77,6 +75,8 @@ def kl_optimum(
     if beta <= 0:
         raise QDFMError(f"beta is {beta:g}; give a positive inverse temperature.")
     omega = np.ones(1) if preference is None else np.asarray(preference, np.float64)
+    if len(omega) != table.objectives:
+        raise QDFMError(f"The task has {table.objectives} objectives; give a preference with a weight for each.")
     reward = (table.probability * (table.reward @ omega)).sum(-1)  # [S, A]
     goes_on = np.where(table.terminated, 0.0, table.probability)
     states, actions = reward.shape

@@ -109,7 +109,13 @@ class Accumulating(gymnasium.Wrapper):
     def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
         """The environment's own step, and its reward added."""
         observation, reward, terminated, truncated, info = self.env.step(action)
-        self.paid = self.paid + self.weight * np.asarray(reward, np.float64)
+        paid = np.atleast_1d(np.asarray(reward, np.float64))
+        if paid.shape != self.nothing.shape:
+            raise QDFMError(
+                f"The agent was trained on objectives {len(self.nothing)} but the environment has {len(paid)}; "
+                "evaluate it where its data came from."
+            )
+        self.paid = self.paid + self.weight * paid
         self.weight *= self.gamma
         return self._longer(observation), reward, terminated, truncated, info
 

@@ -1,6 +1,7 @@
 """The cells of an experiment's table: each is computed once, kept on disk, and found again by a run that goes on."""
 
 import json
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -9,6 +10,8 @@ from typing import Any
 
 from qdfm.errors import QDFMError, unknown
 from qdfm.experiments.report import made_here
+
+FULL_SEEDS = 5  # of the experiments whose findings speak of every seed
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Settings:
     @property
     def full(self) -> bool:
         """Whether all of the experiment is run, so that what it is known to show can stand beside it."""
-        return not (self.quick or self.only)
+        return not (self.quick or self.only or (self.seeds is not None and self.seeds < FULL_SEEDS))
 
     def chosen(self, what: str, known: Iterable[str], quick: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """The names of `only`, checked; where there are none, all that are known (or those of a quick run)."""
@@ -44,7 +47,7 @@ class Settings:
 
     def command(self, name: str, seeds: int | None = None) -> str:
         """The command that runs the experiment like this."""
-        options = " --quick" * self.quick + f" --only {' '.join(self.only)}" * bool(self.only)
+        options = " --quick" * self.quick + f" --only {shlex.join(self.only)}" * bool(self.only)
         return f"qdfm reproduce {name}{options}" + ("" if seeds is None else f" --seeds {seeds}")
 
 

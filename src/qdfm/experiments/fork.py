@@ -154,7 +154,10 @@ def _table(results: dict[str, Any]) -> Table:
 def _headlines(results: dict[str, Any]) -> list[Headline]:
     lines = []
     for name, row in results.items():
-        for w in PREFERENCES:
-            worst = max(seed[w]["trap"] for seed in row["seeds"])
-            lines.append(Headline(f"{name} at {w}: largest trap probability of a seed", worst))
+        for w, goal in zip(PREFERENCES, ("A", "either", "B"), strict=True):
+            ends = [seed[w] for seed in row["seeds"]]
+            least = min(end["A"] + end["B"] if goal == "either" else end[goal] for end in ends)
+            lines.append(Headline(f"{name} at {w}: share to {goal}, of the worst seed", least))
+        worst = max(seed[w]["trap"] for seed in row["seeds"] for w in PREFERENCES)
+        lines.append(Headline(f"{name}: largest trap probability of a seed and preference", worst))
     return lines

@@ -18,8 +18,8 @@ from qdfm.envs.exact import expected_returns
 from qdfm.envs.pareto import pareto_front
 from qdfm.envs.registry import ENVIRONMENTS
 from qdfm.envs.tabular import Tabular
-from qdfm.evaluate import rollout
 from qdfm.metrics import expected_utility, front_coverage, hypervolume, non_dominated, simplex, spacing
+from qdfm.sweep import sweep
 
 PREFERENCES = 501
 MIXED = 60  # divisions of a mixture of points
@@ -63,9 +63,9 @@ def data_returns(problem: Problem) -> np.ndarray:
 def mixtures(points: np.ndarray) -> np.ndarray:
     """Mean returns that drawing one of the points by lot can have: evenly spread mixtures of as many as there are
     objectives, whose hypervolume nears that of the convex hull."""
-    weights = simplex(points.shape[1], MIXED * (points.shape[1] - 1) ** 2)
-    chosen = combinations(range(len(points)), min(points.shape[1], len(points)))
-    return np.concatenate([weights[:, : len(some)] @ points[list(some)] for some in chosen])
+    parts = min(points.shape[1], len(points))
+    weights = simplex(parts, max(1, MIXED * (parts - 1) ** 2))
+    return np.concatenate([weights @ points[list(some)] for some in combinations(range(len(points)), parts)])
 
 
 @lru_cache
@@ -74,35 +74,33 @@ def volumes(problem: Problem) -> dict[str, float]:
     front = true_front(problem)
     return {
         "front": hypervolume(front, problem.reference),
-        "hull": hypervolume(mixtures(front) if len(front) > 1 else front, problem.reference),
+        "hull": hypervolume(mixtures(front), problem.reference),
         "data": hypervolume(data_returns(problem), problem.reference),
     }
 
 
-def sweep(agent: Agent, problem: Problem, preferences: np.ndarray) -> dict[str, np.ndarray]:
+def exact_sweep(agent: Agent, problem: Problem, preferences: np.ndarray) -> dict[str, np.ndarray]:
     """Expected returns `[P, objectives]` at every preference: of the most likely actions, and of drawn ones."""
     table = problem.table
     if agent.spec.accumulation is not None:  # the observation remembers the return, so the states are too many
+        ways = {"greedy": (1, True), "sampled": (DRAWN, False)}
         return {
-            "greedy": _played(agent, problem, preferences, 1),
-            "sampled": _played(agent, problem, preferences, DRAWN),
+            name: sweep(agent, table, preferences, episodes, greedy=greedy, gamma=problem.gamma, progress=False).returns
+            for name, (episodes, greedy) in ways.items()
         }
     states = len(table.observations)
-    law = agent.action_probabilities(
-        np.tile(table.observations, (len(preferences), 1)), np.repeat(preferences, states, 0)
-    ).reshape(len(preferences), states, -1)
-    greedy = np.eye(law.shape[-1])[law.argmax(-1)]
+    seen, omegas = np.tile(table.observations, (len(preferences), 1)), np.repeat(preferences, states, 0)
+    laws = agent.action_probabilities(seen, omegas).reshape(len(preferences), states, -1)
+    return both_ways(laws, problem)
+
+
+def both_ways(laws: np.ndarray, problem: Problem) -> dict[str, np.ndarray]:
+    """Expected returns `[policies, objectives]` of laws `[policies, S, A]`: of the likeliest actions, of drawn ones."""
+    greedy = np.eye(laws.shape[-1])[laws.argmax(-1)]
     return {
-        "greedy": expected_returns(table, greedy, problem.gamma),
-        "sampled": expected_returns(table, law, problem.gamma),
+        "greedy": expected_returns(problem.table, greedy, problem.gamma),
+        "sampled": expected_returns(problem.table, laws, problem.gamma),
     }
-
-
-def _played(agent: Agent, problem: Problem, preferences: np.ndarray, episodes: int) -> np.ndarray:
-    every = np.repeat(preferences, episodes, 0)
-    reward = rollout(agent, problem.table, len(every), greedy=episodes == 1, preference=every).reward
-    discounted = np.einsum("t,tpr->pr", problem.gamma ** np.arange(len(reward)), reward)
-    return discounted.reshape(len(preferences), episodes, -1).mean(1)
 
 
 def score(points: np.ndarray, problem: Problem, preferences: np.ndarray) -> dict[str, Any]:
@@ -118,10 +116,20 @@ def score(points: np.ndarray, problem: Problem, preferences: np.ndarray) -> dict
     }
 
 
+def followed(points: np.ndarray, problem: Problem) -> float:
+    """How much of ⟨ω, return⟩ is lost, on average over a sweep, against the best policy for each of its preferences."""
+    omega = problem.preferences
+    return float(np.mean((omega @ true_front(problem).T).max(1) - (omega * points).sum(1)))
+
+
 def judge(agent: Agent, problem: Problem) -> dict[str, Any]:
     """One trained policy: its scores, greedy and sampled, and where it got."""
     preferences = problem.preferences
     out: dict[str, Any] = {}
-    for played, points in sweep(agent, problem, preferences).items():
-        out[played] = {**score(points, problem, preferences), "returns": np.round(points, 5).tolist()}
+    for played, points in exact_sweep(agent, problem, preferences).items():
+        out[played] = {
+            **score(points, problem, preferences),
+            "lost": followed(points, problem),
+            "returns": np.round(points, 5).tolist(),
+        }
     return out
