@@ -2,14 +2,20 @@
 
 `encode` turns a user's actions into tokens `[n, D]`, `decode` turns tokens back. Both work on NumPy arrays at
 the border of the library; inside it only tokens exist. A new kind of action is one more class in `KINDS`.
+
+Continuous actions become tokens in two ways: `Bins` has one token per dimension, `Codebook` one token for the whole
+action. Decoding what was encoded gives the nearest action that can be expressed.
 """
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
-from qdfm.errors import QDFMError
+from qdfm.errors import QDFMError, unknown
+
+CHUNK = 8192  # rows that are compared with a codebook at a time
 
 
 @dataclass(frozen=True)
@@ -54,8 +60,104 @@ class MultiDiscrete:
         return tokens
 
 
-ActionSpace = Discrete | MultiDiscrete
-KINDS: dict[str, type[Discrete] | type[MultiDiscrete]] = {c.kind: c for c in (Discrete, MultiDiscrete)}
+@dataclass(frozen=True)
+class Bins:
+    """Continuous actions, one token per dimension: the nearest of K_d values."""
+
+    values: tuple[tuple[float, ...], ...]  # [D][K_d], increasing
+    kind: ClassVar[str] = "bins"
+
+    @classmethod
+    def fit(cls, actions: np.ndarray, count: int, spread: str = "uniform") -> "Bins":
+        """`count` values per dimension from data `[n, D]`: evenly between its extremes, or at evenly spaced quantiles.
+
+        Where quantiles coincide, as at the bound of a motor, the dimension has fewer values.
+        """
+        rows = continuous(actions)
+        if spread not in ("uniform", "quantile"):
+            raise unknown("spread", spread, ("uniform", "quantile"))
+        if count < 2:
+            raise QDFMError(f"{count} bins per dimension say nothing; give at least 2.")
+        if spread == "uniform":
+            values = np.linspace(rows.min(0), rows.max(0), count)
+        else:
+            values = np.quantile(rows, np.linspace(0, 1, count), axis=0)
+        return cls(tuple(tuple(float(v) for v in np.unique(column)) for column in values.T))
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """The number of choices of each token."""
+        return tuple(len(v) for v in self.values)
+
+    def encode(self, actions: np.ndarray) -> np.ndarray:
+        """Actions `[n, D]` as tokens `[n, D]`."""
+        rows = continuous(actions, len(self.values))
+        between = [np.convolve(v, (0.5, 0.5), "valid") for v in self.values]  # where the nearest value changes
+        return np.stack([np.searchsorted(m, rows[:, d]) for d, m in enumerate(between)], 1).astype(np.int32)
+
+    def decode(self, tokens: np.ndarray) -> np.ndarray:
+        """Tokens `[..., D]` as actions `[..., D]`."""
+        return np.stack([np.asarray(v, np.float32)[tokens[..., d]] for d, v in enumerate(self.values)], -1)
+
+
+@dataclass(frozen=True)
+class Codebook:
+    """Continuous actions as one token: the nearest of K whole actions."""
+
+    centres: tuple[tuple[float, ...], ...]  # [K][dimensions]
+    kind: ClassVar[str] = "codebook"
+
+    @classmethod
+    def fit(cls, actions: np.ndarray, count: int, seed: int = 0, rows: int = 50_000) -> "Codebook":
+        """`count` centres of k-means on the data `[n, dimensions]`, or on so many rows of it drawn at random."""
+        from scipy.cluster.vq import kmeans2
+
+        points, rng = continuous(actions), np.random.default_rng(seed)
+        distinct = np.unique(points, axis=0)
+        if len(distinct) <= count:
+            return cls(tuple(tuple(float(v) for v in row) for row in distinct))
+        drawn = points[rng.choice(len(points), min(rows, len(points)), replace=False)]
+        centres, _ = kmeans2(drawn.astype(np.float64), count, iter=25, minit="++", missing="warn", seed=rng)
+        return cls(tuple(tuple(float(v) for v in row) for row in np.unique(centres, axis=0)))
+
+    @cached_property
+    def table(self) -> np.ndarray:
+        """The centres as an array `[K, dimensions]`."""
+        return np.asarray(self.centres, np.float32)
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """One token."""
+        return (len(self.centres),)
+
+    def encode(self, actions: np.ndarray) -> np.ndarray:
+        """Actions `[n, dimensions]` as tokens `[n, 1]`."""
+        rows = continuous(actions, self.table.shape[1])
+        tokens = np.empty((len(rows), 1), np.int32)
+        square = (self.table**2).sum(1)
+        for start in range(0, len(rows), CHUNK):  # a block at a time, since all distances may not fit
+            some = rows[start : start + CHUNK]
+            tokens[start : start + CHUNK, 0] = (square - 2 * some @ self.table.T).argmin(1)
+        return tokens
+
+    def decode(self, tokens: np.ndarray) -> np.ndarray:
+        """Tokens `[..., 1]` as actions `[..., dimensions]`."""
+        return self.table[tokens[..., 0]]
+
+
+ActionSpace = Discrete | MultiDiscrete | Bins | Codebook
+KINDS: dict[str, Any] = {c.kind: c for c in (Discrete, MultiDiscrete, Bins, Codebook)}
+
+
+def quantisation_error(space: ActionSpace, actions: np.ndarray) -> float:
+    """The root mean square of what encoding and decoding changes, in units of the actions' standard deviation.
+
+    Over all dimensions; one without any spread counts in its own units.
+    """
+    rows = continuous(actions)
+    spread = rows.std(0)
+    error = (space.decode(space.encode(rows)) - rows) / np.where(spread > 0, spread, 1)
+    return float(np.sqrt(np.mean(error**2)))
 
 
 def to_json(space: ActionSpace) -> dict[str, Any]:
@@ -65,8 +167,26 @@ def to_json(space: ActionSpace) -> dict[str, Any]:
 
 def from_json(fields: dict[str, Any]) -> ActionSpace:
     """The space that `to_json` wrote down."""
-    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
-    return KINDS[values.pop("kind")](**values)
+    values = {k: _tuples(v) for k, v in fields.items()}
+    space: ActionSpace = KINDS[values.pop("kind")](**values)
+    return space
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list | tuple) else value
+
+
+def continuous(actions: np.ndarray, dimensions: int | None = None) -> np.ndarray:
+    """Actions as finite float32 `[n, dimensions]`; a value that is none is refused by its row."""
+    array = np.asarray(actions)
+    if array.dtype.kind not in "iuf" or array.ndim != 2 or 0 in array.shape:
+        raise QDFMError(f"action has type {array.dtype} and shape {array.shape}; give numbers [n, dimensions].")
+    if dimensions is not None and array.shape[1] != dimensions:
+        raise QDFMError(f"action has {array.shape[1]} dimensions but {dimensions} are needed; give each of them.")
+    bad = np.flatnonzero(~np.isfinite(array).all(1))
+    if bad.size:
+        raise QDFMError(f"action is NaN or infinite in row {bad[0]}; drop or repair such rows first.")
+    return array.astype(np.float32)
 
 
 def integral(actions: np.ndarray) -> np.ndarray:
