@@ -111,3 +111,9 @@ def test_refusals():
 
     with pytest.raises(QDFMError, match="forbids every choice in a step"):
         collect_gymnasium(Closed())
+
+
+def test_categories_are_passed_on():
+    data = collect_gymnasium("deep-sea-treasure-v0", transitions=30, seed=0, categories=(11, 11))
+    assert data.spec.categories == (11, 11)
+    assert data.spec.normalisation.observation_std == (1.0, 1.0)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -140,5 +141,7 @@ def test_importing_mo_gymnasium_says_nothing():
 
 def test_without_mo_gymnasium_an_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "mo_gymnasium", None)
+    for name in [name for name in gymnasium.registry if name.startswith(("deep-sea", "resource"))]:
+        monkeypatch.delitem(gymnasium.registry, name)  # as before the package's import
     with pytest.raises(QDFMError, match=r'pip install "qdfm\[morl\]"'):
         resource_gathering.__wrapped__()

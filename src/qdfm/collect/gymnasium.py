@@ -17,24 +17,31 @@ Policy = Callable[[np.ndarray, dict[str, Any], np.random.Generator], Any]
 
 
 def collect_gymnasium(
-    env: str | gymnasium.Env, transitions: int = 10_000, seed: int = 0, policy: Policy | None = None
+    env: str | gymnasium.Env,
+    transitions: int = 10_000,
+    seed: int = 0,
+    policy: Policy | None = None,
+    categories: tuple[int, ...] = (),
 ) -> Dataset:
     """So many transitions of a policy (without one: uniform over the legal actions), the same for the same seed.
 
     The last episode is truncated where the transitions are used up. Masks are kept if the environment reports
-    info["action_mask"].
+    info["action_mask"]. `categories` is that of `Dataset.from_arrays`.
     """
     if transitions < 1:
         raise QDFMError(f"{transitions} transitions cannot be collected; give at least 1.")
     with seeded(seed):
         world = make(env) if isinstance(env, str) else adapted(env)
-        data = _roll_out(world, transitions, np.random.default_rng(seed), policy)
+        data = _roll_out(world, transitions, np.random.default_rng(seed), policy, categories)
         if isinstance(env, str):
             world.close()
     return data
 
 
-def _roll_out(world: gymnasium.Env, transitions: int, generator: np.random.Generator, policy: Policy | None) -> Dataset:
+def _roll_out(
+    world: gymnasium.Env, transitions: int, generator: np.random.Generator, policy: Policy | None,
+    categories: tuple[int, ...],
+) -> Dataset:  # fmt: skip
     actions, seen = action_space_of(world), world.observation_space
     behave = policy or _uniform(actions)
     _check_memory(transitions, seen.shape, seen.dtype)
@@ -66,6 +73,7 @@ def _roll_out(world: gymnasium.Env, transitions: int, generator: np.random.Gener
         next_mask=None if masks is None else masks[transitions:],
         episode=episode,
         actions=actions,
+        categories=categories,
     )
 
 

@@ -4,8 +4,6 @@ Nothing of their rules is told again here: MO-Gymnasium's own environment is put
 action. States are all combinations of the parts of the observation, row-major, so some, like rocks, are never reached.
 """
 
-import os
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from qdfm.envs.tabular import Tabular
-from qdfm.errors import QDFMError, unknown
+from qdfm.errors import unknown
 
 MAPS = {"convex": "deep-sea-treasure-v0", "concave": "deep-sea-treasure-concave-v0"}
 KILLED = 0.1  # probability of being killed on an enemy's cell
-GREETING = "PYGAME_HIDE_SUPPORT_PROMPT"
 
 
 def deep_sea_treasure(map_name: str = "convex") -> Tabular:
@@ -88,23 +85,9 @@ def _table(
 
 
 def _make(name: str) -> tuple[Any, int]:
-    """MO-Gymnasium's bare environment, and the steps after which it is registered to be cut off.
+    """MO-Gymnasium's bare environment, and the steps after which it is registered to be cut off."""
+    from qdfm.envs.gymnasium import make  # here, because it knows the registry, which names the tables above
 
-    Keeps quiet: importing it greets on behalf of pygame, making one warns about its own spaces.
-    """
-    before = os.environ.get(GREETING)
-    os.environ[GREETING] = "1"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            import mo_gymnasium
-        except ImportError:
-            raise QDFMError(f'{name} needs MO-Gymnasium; install it with pip install "qdfm[morl]".') from None
-        finally:
-            if before is None:
-                del os.environ[GREETING]
-            else:
-                os.environ[GREETING] = before
-        env = mo_gymnasium.make(name)
+    env = make(name)
     assert env.spec is not None and env.spec.max_episode_steps is not None
     return env.unwrapped, env.spec.max_episode_steps
