@@ -8,6 +8,7 @@ agent.act(data.observation[0])
 from qdfm._version import __version__
 from qdfm.agent import Agent, load
 from qdfm.algorithms import ALGORITHMS, AWAC, AWBC, BC, BCQ, BRAC, CQL, IQL, QDFM, BoltzBC, BoltzQ, GreedyQ
+from qdfm.data.actions import Bins, Codebook
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import load_dataset
 from qdfm.data.spec import Spec
@@ -28,8 +29,10 @@ __all__ = [
     "IQL",
     "QDFM",
     "Agent",
+    "Bins",
     "BoltzBC",
     "BoltzQ",
+    "Codebook",
     "Columns",
     "Dataset",
     "Diverged",

@@ -163,13 +163,16 @@ def _evaluate_gymnasium(
     gamma: float,
     progress: bool,
 ) -> Evaluation:
+    from gymnasium.spaces import Box
+
     from qdfm.envs.gymnasium import Accumulating, action_masks, action_space_of, adapted, make
 
     spec, omega = agent.spec, _preferences(agent, preference, episodes)
-    envs = [make(env) for _ in range(min(PARALLEL, episodes))] if isinstance(env, str) else [adapted(env)]
+    count = min(PARALLEL, episodes)
+    envs = [make(env, spec.actions) for _ in range(count)] if isinstance(env, str) else [adapted(env, spec.actions)]
     if (so_far := spec.accumulation) is not None:
         envs = [Accumulating(e, spec.objectives, so_far.gamma) for e in envs]
-    actions = action_space_of(envs[0])
+    actions = action_space_of(envs[0], spec.actions)
     _check_fits("observations of shape", spec.observation_shape, envs[0].observation_space.shape)
     _check_fits("choices", spec.choices, actions.choices)
     generator = np.random.default_rng(seed)
@@ -185,6 +188,8 @@ def _evaluate_gymnasium(
             masks = action_masks(actions, [info for _, info in seen])
             drawn = int(generator.integers(2**31))
             chosen = agent.act(observation, omega[running], masks, greedy, seed=drawn)
+            if isinstance(box := envs[0].action_space, Box):  # the data may have gone beyond its bounds by rounding
+                chosen = np.clip(chosen, box.low, box.high)
             for i, e in enumerate(envs):
                 k = running[i]
                 if k < 0:

@@ -69,7 +69,7 @@ class Bins:
 
     @classmethod
     def fit(cls, actions: np.ndarray, count: int, spread: str = "uniform") -> "Bins":
-        """`count` values per dimension from data `[n, D]`: evenly between its extremes, or at evenly spaced quantiles.
+        """`count` values per dimension from data `[n, D]`: evenly between its extremes, or its own at even quantiles.
 
         Where quantiles coincide, as at the bound of a motor, the dimension has fewer values.
         """
@@ -81,13 +81,18 @@ class Bins:
         if spread == "uniform":
             values = np.linspace(rows.min(0), rows.max(0), count)
         else:
-            values = np.quantile(rows, np.linspace(0, 1, count), axis=0)
+            values = np.quantile(rows, np.linspace(0, 1, count), axis=0, method="inverted_cdf")
         return cls(tuple(tuple(float(v) for v in np.unique(column)) for column in values.T))
 
     @property
     def choices(self) -> tuple[int, ...]:
         """The number of choices of each token."""
         return tuple(len(v) for v in self.values)
+
+    @property
+    def dimensions(self) -> int:
+        """Of an action."""
+        return len(self.values)
 
     def encode(self, actions: np.ndarray) -> np.ndarray:
         """Actions `[n, D]` as tokens `[n, D]`."""
@@ -124,6 +129,11 @@ class Codebook:
     def table(self) -> np.ndarray:
         """The centres as an array `[K, dimensions]`."""
         return np.asarray(self.centres, np.float32)
+
+    @property
+    def dimensions(self) -> int:
+        """Of an action."""
+        return self.table.shape[1]
 
     @property
     def choices(self) -> tuple[int, ...]:
@@ -200,6 +210,7 @@ def integral(actions: np.ndarray) -> np.ndarray:
     bad = np.flatnonzero(~good.all(axis=tuple(range(1, array.ndim))))
     if bad.size:
         raise QDFMError(
-            f"action is not a whole number in row {bad[0]}; give whole numbers from 0, or discretise first."
+            f"action is not a whole number in row {bad[0]}; give whole numbers from 0, or say "
+            "how to discretise: actions=qdfm.Bins.fit(action, 21)."
         )
     return array.astype(np.int32)

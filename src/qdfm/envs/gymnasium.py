@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import FlattenObservation
 
-from qdfm.data.actions import ActionSpace, Discrete, MultiDiscrete
+from qdfm.data.actions import ActionSpace, Bins, Codebook, Discrete, MultiDiscrete
 from qdfm.envs.base import JaxEnv
 from qdfm.envs.registry import ENVIRONMENTS
 from qdfm.errors import QDFMError, unknown
@@ -36,7 +36,7 @@ class GymEnv(gymnasium.Env[np.ndarray, Any]):
         self.action_space = (
             spaces.Discrete(actions.n)
             if isinstance(actions, Discrete)
-            else spaces.MultiDiscrete(np.array(actions.nvec))
+            else spaces.MultiDiscrete(np.array(actions.choices))
         )
         self.observation_space = _box(spec.observation_shape, spec.observation_dtype)
         if spec.objectives > 1:
@@ -138,15 +138,15 @@ def unknown_id(kind: str, name: str, known: Iterable[str]) -> QDFMError:
     return unknown(kind, name, [*known, *gymnasium.registry], note)
 
 
-def make(name: str) -> gymnasium.Env:
-    """A Gymnasium or MO-Gymnasium environment with discrete actions by its id, its observation one array."""
+def make(name: str, trained: ActionSpace | None = None) -> gymnasium.Env:
+    """A Gymnasium or MO-Gymnasium environment by its id, its observation one array; actions as in `action_space_of`."""
     if not registered(name):
         raise unknown_id("environment", name, ENVIRONMENTS)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*precision lowered")  # of a Box's bounds; no user can mend that
         try:
             # The checker takes a vector of rewards for a mistake; MO-Gymnasium's own make leaves it out too.
-            return adapted(gymnasium.make(name, disable_env_checker=True))
+            return adapted(gymnasium.make(name, disable_env_checker=True), trained)
         except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
             # Gymnasium's own error about a missing package mostly comes from the one that names the module.
             cause = error if isinstance(error, ImportError) else error.__cause__
@@ -169,9 +169,9 @@ def seeded(seed: int) -> Iterator[None]:
         random.setstate(before[1])
 
 
-def adapted(env: gymnasium.Env) -> gymnasium.Env:
+def adapted(env: gymnasium.Env, trained: ActionSpace | None = None) -> gymnasium.Env:
     """The environment with observations as one array, which all but Box spaces need to be flattened to."""
-    action_space_of(env)
+    action_space_of(env, trained)
     space = env.observation_space
     if isinstance(space, spaces.Box) and space.shape:
         return env
@@ -196,9 +196,17 @@ def action_masks(actions: ActionSpace, infos: Sequence[dict[str, Any]]) -> np.nd
     return np.stack(masks).reshape(len(infos), *shape).astype(bool)
 
 
-def action_space_of(env: gymnasium.Env) -> ActionSpace:
-    """Our action space for a Gymnasium environment's; only finite choices numbered from 0 have one."""
+def action_space_of(env: gymnasium.Env, trained: ActionSpace | None = None) -> ActionSpace:
+    """Our action space for a Gymnasium environment's: finite choices numbered from 0, or the continuous actions that an
+    agent was trained on."""
     space = env.action_space
+    if isinstance(space, spaces.Box) and isinstance(trained, Bins | Codebook):
+        if space.shape != (trained.dimensions,):
+            raise QDFMError(
+                f"The agent was trained on actions of {trained.dimensions} dimensions but the environment has "
+                f"{space.shape}; evaluate it where its data came from."
+            )
+        return trained
     if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         raise QDFMError(
             f"The action space {space} is neither Discrete nor MultiDiscrete; discretise the actions first."
