@@ -8,6 +8,7 @@ step.
 import json
 import zipfile
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,10 @@ FORMAT_VERSION = 1
 UNREADABLE = (ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 # A std below this share of the largest magnitude belongs to a feature that is constant but for rounding.
 CONSTANT = 1e-6
+
+
+# An action space, or how to find one for raw actions [n, dimensions], such as partial(Bins.fit, count=21).
+Discretise = ActionSpace | Callable[[np.ndarray], ActionSpace]
 
 
 @jax.tree_util.register_dataclass
@@ -205,7 +210,7 @@ class Dataset:
         next_state: Any = None,
         agents: int = 1,
         normalise: bool = True,
-        actions: ActionSpace | None = None,
+        actions: "Discretise | None" = None,
         categories: tuple[int, ...] = (),
     ) -> "Dataset":
         """Own data, checked: every array has one row per transition, in time order within an episode.
@@ -214,6 +219,8 @@ class Dataset:
         one per part) is read off the data when left out. Without `episode`, an episode ends where
         `terminated` or `truncated` is true. `normalise` standardises floating-point observations for the
         networks; a column that `categories` gives n values is a number in 0..n−1 that they see one-hot (0: a quantity).
+        `actions` is the action space, or a function that finds one for the raw actions, as
+        `partial(Bins.fit, count=21)` does for continuous ones.
         """
         obs = as_matrix("observation", observation)
         n = len(obs)
@@ -231,6 +238,8 @@ class Dataset:
         check_lengths({"observation": obs, "action": raw})
         if actions is None:
             actions = action_space(raw, num_actions)
+        elif callable(actions):
+            actions = actions(raw)
         rows: dict[str, np.ndarray | None] = {
             "observation": obs,
             "action": raw,

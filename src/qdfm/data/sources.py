@@ -1,6 +1,6 @@
 """Sources: one function from a name or a file to a Dataset.
 
-A source of another kind (Minari ids, D4MORL) becomes one more step of `load_dataset`, between the built-in
+A source of another kind (D4MORL) becomes one more step of `load_dataset`, between the built-in
 generators and the error for an unknown name, with its reader in a file of its own, as Gymnasium ids are.
 """
 
@@ -11,7 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from qdfm.data.dataset import Dataset
+from qdfm.data.actions import Bins, Codebook
+from qdfm.data.dataset import Dataset, Discretise
+from qdfm.data.minari import LIKE_AN_ID, read_minari
 from qdfm.data.tables import Columns, NumActions, read_npz, read_table
 from qdfm.errors import QDFMError
 
@@ -88,14 +90,19 @@ def load_dataset(
     columns: Columns | None = None,
     num_actions: NumActions = None,
     normalise: bool = True,
+    bins: int | None = None,
+    codebook: int | None = None,
 ) -> Dataset:
-    """The data of a built-in name, of a `.npz`, `.parquet` or `.csv` file, or random behaviour in a Gymnasium id.
+    """The data of a built-in name, of a `.npz`, `.parquet` or `.csv` file, of a Minari id, or of a Gymnasium id.
 
     A relative path that does not exist here is looked for under the folder that the environment variable
     QDFM_DATA names. `columns` names the columns of a table; `num_actions` and `normalise` are those of
-    `Dataset.from_arrays` and concern files only, because built-in data knows both. A Gymnasium or MO-Gymnasium id with
-    discrete actions gives `collect_gymnasium(id)`.
+    `Dataset.from_arrays` and concern files only, because built-in data knows both. Continuous actions of a Minari set
+    become so many `bins` per dimension, or the nearest of so many actions of a `codebook`. A Gymnasium or MO-Gymnasium
+    id with discrete actions gives the random behaviour of `collect_gymnasium(id)`.
     """
+    if bins is not None and codebook is not None:
+        raise QDFMError("bins and codebook are two ways to discretise actions; give one.")
     path = Path(name_or_path).expanduser()
     if is_file(name_or_path):
         found = _find(path)
@@ -108,7 +115,18 @@ def load_dataset(
         return GENERATORS[str(name_or_path)].make()
     if path.is_file():
         raise QDFMError(f"{path} is of no known kind; write it as one of {', '.join(SUFFIXES)}.")
+    if LIKE_AN_ID.fullmatch(str(name_or_path)):
+        from qdfm.envs.gymnasium import registered
+
+        if not registered(str(name_or_path)):
+            return read_minari(str(name_or_path), _discretise(bins, codebook), normalise)
     return collected("task or data file", str(name_or_path))
+
+
+def _discretise(bins: int | None, codebook: int | None) -> Discretise | None:
+    if bins is not None:
+        return partial(Bins.fit, count=bins)
+    return None if codebook is None else partial(Codebook.fit, count=codebook)
 
 
 def collected(kind: str, name: str, **options: Any) -> Dataset:
