@@ -55,7 +55,7 @@ def _episode(name: str, episode: Any, seen: tuple[int, ...], acted: tuple[int, .
     ):
         if values.shape != shape or values.dtype.kind not in "iufb":
             raise QDFMError(
-                f"{where} has {field} of shape {values.shape} and type {values.dtype} where {shape} numbers are needed; "
+                f"{where} has {field} of shape {values.shape} and type {values.dtype} where {shape} numbers belong; "
                 "repair the set."
             )
     return {
