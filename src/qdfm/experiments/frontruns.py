@@ -161,7 +161,9 @@ def _table(study: Study, rows: dict[str, Any]) -> Table:
 def _lost(problem: Problem, row: dict[str, Any]) -> str:
     """What the greedy sweep of seed 0 loses by not heeding ω; of one that was swept at all these preferences."""
     points = np.asarray(row["seeds"][0].get("greedy", {}).get("returns", ()))
-    return f"{followed(points, problem):.3f}" if len(points) == len(problem.preferences) else "–"
+    if len(points) != len(problem.preferences):
+        return "–"
+    return f"{max(followed(points, problem), 0.0):.3f}"  # the kept returns are rounded
 
 
 def _headlines(study: Study, rows: dict[str, Any]) -> list[Headline]:
