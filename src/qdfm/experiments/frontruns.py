@@ -50,7 +50,8 @@ def run_studies(
     chosen = settings.chosen("method", known, quick_methods)
     cells, seeds = Cells(settings), settings.seed_range(5)
     results: dict[str, dict[str, Any]] = {}
-    tables, headlines, steps = [], [], {}
+    tables, headlines = [], []
+    steps: dict[str, dict[str, int]] = {}
     asked = [study for study in studies if study.methods.keys() & set(chosen)]
     for study in asked[:1] if settings.quick else asked:
         here = {m: c for m, c in study.methods.items() if m in chosen}
@@ -60,7 +61,8 @@ def run_studies(
             config = config.scaled(quick_share) if settings.quick else config
             rows[method] = _trained(cells, study.problem, config, entry, seeds, settings)
             spec = config.adapt(load_dataset(study.problem.task)).spec
-            steps[method] = sum(phase.steps for phase in config.build(spec).phases)
+            counts = steps.setdefault(study.title, {})
+            counts[method] = sum(phase.steps for phase in config.build(spec).phases)
         table = _table(study, rows)
         tables.append(table)
         headlines += _headlines(study, rows)
