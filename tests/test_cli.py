@@ -279,12 +279,15 @@ def test_the_front_of_an_agent_elsewhere(capsys):
     agent = save_agent(Path("agent.safetensors"), SEA)
     words = ["pareto", str(agent), "--env", "deep-sea-treasure-v0", "--preferences", "4", "--out", "new/front"]
     assert main(words) == 0
-    shown, said, _ = capsys.readouterr().out.splitlines()
+    shown, single, said, _ = capsys.readouterr().out.splitlines()
+    assert "Each point is a single episode" in single
     assert "worst of the sweep minus 10 % of its range" in said
     table = np.genfromtxt("new/front/front.csv", delimiter=",", names=True)
     for i, reference in enumerate(json.loads(shown)["reference"]):
         returns = table[f"return_{i + 1}"]
         assert reference == pytest.approx(returns.min() - 0.1 * (np.ptp(returns) or 1.0))
+    utility = sum(table[f"preference_{i}"] * table[f"return_{i}"] for i in (1, 2)).mean()
+    assert json.loads(shown)["mean_utility"] == pytest.approx(utility)
 
 
 def test_agents_that_have_no_front(run, capsys):
@@ -310,7 +313,7 @@ def test_data_inspect(capsys):
     out = capsys.readouterr().out
     for name, value in (("transitions", 8), ("episodes", 2), ("objectives", 1), ("terminated", 2)):
         assert re.search(rf"^{name}\s+{value}\s*$", out, re.MULTILINE), name
-    assert re.search(r"^0 +14 ", out, re.MULTILINE)  # (0 + … + 7) / 2 episodes
+    assert re.search(r"^1 +14 ", out, re.MULTILINE)  # (0 + … + 7) / 2 episodes
     assert "There are only 8 transitions" in out
 
 
