@@ -185,23 +185,29 @@ def _run_training(args: TrainArguments, config: Config) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateArguments:
-    """Play episodes with a saved agent."""
+class PlayArguments:
+    """Which agent plays where."""
 
     checkpoint: Annotated[Positional[Path], arg(metavar="CHECKPOINT")]
     """An agent-SEED.safetensors file."""
     env: str | None = None
     """A built-in environment or a Gymnasium id (default: the task that the file's run was trained on)."""
-    episodes: int = 200
-    """How many episodes."""
     seed: int = 0
     """Seed of the episodes."""
+    gamma: float = 1.0
+    """The discount of the returns; 1: none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateArguments(PlayArguments):
+    """Play episodes with a saved agent."""
+
+    episodes: int = 200
+    """How many episodes."""
     greedy: bool = False
     """Take the most likely action instead of drawing one."""
     preference: tuple[float, ...] | None = None
     """Weights of the objectives, summing to 1."""
-    gamma: float = 1.0
-    """The discount of the returns; 1: none."""
 
 
 def _evaluate(words: list[str]) -> None:
@@ -230,23 +236,15 @@ def _where_to_play(checkpoint: Path) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class ParetoArguments:
+class ParetoArguments(PlayArguments):
     """The front that a saved agent reaches as its preference varies: front.png, front.csv and its measures."""
 
-    checkpoint: Annotated[Positional[Path], arg(metavar="CHECKPOINT")]
-    """An agent-SEED.safetensors file."""
-    env: str | None = None
-    """A built-in environment or a Gymnasium id (default: the task that the file's run was trained on)."""
     preferences: int = 101
     """How many preferences, evenly spread (for three objectives and more, the finest lattice with at most as many)."""
     episodes: int = 1
     """Episodes per preference; a point is their mean."""
     sampled: bool = False
     """Draw actions instead of taking the most likely one."""
-    gamma: float = 1.0
-    """The discount of the returns; 1: none."""
-    seed: int = 0
-    """Seed of the episodes."""
     reference: tuple[float, ...] | None = None
     """Where the hypervolume is measured from (default: the worst of the sweep minus 10 % of its range)."""
     out: Path | None = None

@@ -112,6 +112,10 @@ class Config:
         counts: dict[str, Any] = {k: getattr(self, k) and max(1, round(getattr(self, k) * factor)) for k in names}
         return dataclasses.replace(self, **counts)
 
+    def total_steps(self, spec: Spec) -> int:
+        """Gradient steps of all phases together."""
+        return sum(phase.steps for phase in self.build(spec).phases)
+
     def described(self) -> dict[str, Any]:
         """All settings as plain values, the algorithm's name among them."""
         return {"algorithm": self.name, **dataclasses.asdict(self)}

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from qdfm.algorithms import learner
 from qdfm.algorithms.base import Metrics
 from qdfm.algorithms.critic import CriticConfig
+from qdfm.algorithms.guidedcritic import Support
 from qdfm.algorithms.learner import Learner
 from qdfm.data.spec import Spec
 from qdfm.nets import Critic, context
@@ -32,14 +33,14 @@ def energies(
 
 
 def contrast(
-    config: CriticConfig, spec: Spec, energy: Learner, observation: jax.Array, preference: jax.Array,
-    actions: jax.Array | None, log_mu: jax.Array, weights: jax.Array,
+    config: CriticConfig, spec: Spec, energy: Learner, observation: jax.Array, preference: jax.Array, support: Support,
+    weights: jax.Array,
 ) -> tuple[Learner, Metrics]:  # fmt: skip
-    """One gradient step towards the weights `[B, T, M]` of candidates with log-weights `log_mu`."""
+    """One gradient step towards the weights `[B, T, M]` of the candidates."""
 
     def loss(net: Critic) -> jax.Array:
-        f = energies(spec, net, observation, preference, actions)
-        log_p = jax.nn.log_softmax(log_mu + f, -1)
+        f = energies(spec, net, observation, preference, support.actions)
+        log_p = jax.nn.log_softmax(support.log_mu + f, -1)
         return -jnp.mean(jnp.sum(jnp.where(weights > 0, weights * log_p, 0), (1, 2)))
 
     value, gradient = jax.value_and_grad(loss)(energy.net)

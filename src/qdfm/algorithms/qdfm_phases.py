@@ -133,9 +133,7 @@ class Phases:
     def critic(self, state: State, dataset: Dataset, cache: Any, key: jax.Array) -> tuple[State, Metrics]:
         """Bellman regression over the behaviour's support at the next observations."""
         rows, omega, draws = jax.random.split(key, 3)
-        index = jax.random.randint(rows, (self.config.batch_size,), 0, len(dataset))
-        batch = dataset[index]
-        preference = draw_preference(self.config, self.spec, omega, self.config.batch_size)
+        index, batch, preference = self.batch(dataset, rows, omega)
         samples = self.config.backup_samples or 0
         if self.single:
             log_mu = self.log_mu(state, batch.next_observation, preference, batch.next_mask)
@@ -215,30 +213,18 @@ class Phases:
         """The energy network learns the weights."""
         assert state.energy is not None
         rows, omega, draws = jax.random.split(key, 3)
-        index = jax.random.randint(rows, (self.config.batch_size,), 0, len(dataset))
-        batch = dataset[index]
-        preference = draw_preference(self.config, self.spec, omega, self.config.batch_size)
+        index, batch, preference = self.batch(dataset, rows, omega)
         support = self.support(state, batch, preference, draws, None if cache is None else cache[index])
         weights, share = self.weigh(state, batch, preference, support, None)
-        energy, metrics = contrast(
-            self.config,
-            self.spec,
-            state.energy,
-            batch.observation,
-            preference,
-            support.actions,
-            support.log_mu,
-            weights,
-        )
+        at = (batch.observation, preference, support)
+        energy, metrics = contrast(self.config, self.spec, state.energy, *at, weights)
         return replace(state, energy=energy), metrics | {"effective_share": share}
 
     def improve(self, state: State, dataset: Dataset, cache: Any, key: jax.Array) -> tuple[State, Metrics]:
         """The Q-weighted flow-matching loss."""
         config = self.config
         rows, omega, draws, start, path = jax.random.split(key, 5)
-        index = jax.random.randint(rows, (config.batch_size,), 0, len(dataset))
-        batch = dataset[index]
-        preference = draw_preference(self.config, self.spec, omega, config.batch_size)
+        index, batch, preference = self.batch(dataset, rows, omega)
         legal = legal_choices(self.spec, batch.mask, len(batch))
         renew = state.step % config.renew_every == 0
         if config.endpoints == "model":
@@ -256,6 +242,11 @@ class Phases:
         if config.endpoints == "model":  # the fixed point after k renewals is μ·exp(kβQ)
             metrics["renewals"] = (state.step // config.renew_every + 1).astype(jnp.float32)
         return replace(state, step=state.step + 1), metrics
+
+    def batch(self, dataset: Dataset, rows: jax.Array, omega: jax.Array) -> tuple[jax.Array, Dataset, jax.Array]:
+        """Drawn row numbers, for the caches by row, with their transitions and a preference for each."""
+        index = jax.random.randint(rows, (self.config.batch_size,), 0, len(dataset))
+        return index, dataset[index], draw_preference(self.config, self.spec, omega, self.config.batch_size)
 
     def fit(
         self, state: State, batch: Dataset, preference: jax.Array, legal: jax.Array, a0: jax.Array,

@@ -8,6 +8,7 @@ fork each expert stays on its goal's side.
 
 import numpy as np
 
+from qdfm.collect.tabular import shortest_ways
 from qdfm.data.dataset import Dataset
 from qdfm.envs.grid import MOVES, Grid
 from qdfm.envs.tabular import Tabular
@@ -28,25 +29,16 @@ def collect_experts(env: Grid, goals: int, per_goal: int, seed: int = 0) -> Data
     )
 
 
-def distances(table: Tabular, plan: np.ndarray, goal: int) -> np.ndarray:
-    """Moves from every cell to the goal `[cells]` through cells that end no episode; −1 where no way."""
-    distance = np.where(plan == goal, 0, -1)
-    for d in range(len(plan)):
-        reached = (plan < 0) & (distance < 0) & (distance[table.next_state[..., 0]] == d).any(1)
-        distance[reached] = d + 1
-    return distance
-
-
 def _walks(
     table: Tabular, plan: np.ndarray, goal: int, count: int, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
     """Cells and moves of `count` walks from the start, each `[count, length]`: all have the same length."""
-    distance, after = distances(table, plan, goal), table.next_state[..., 0]
+    after = table.next_state[..., 0]
+    closer, length = shortest_ways(table, plan[after] == goal)
     cell = np.full(count, table.start)
     cells, actions = [], []
-    for left in range(distance[table.start], 0, -1):
-        closer = distance[after[cell]] == left - 1
-        action = np.where(closer, rng.random(closer.shape), -1.0).argmax(1)
+    for _ in range(length[table.start]):
+        action = np.where(closer[cell], rng.random((count, len(MOVES))), -1.0).argmax(1)
         cells.append(cell)
         actions.append(action)
         cell = after[cell, action]

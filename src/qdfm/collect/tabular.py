@@ -28,7 +28,7 @@ class Seeker:
         states, actions = table.next_state.shape[:2]
         if self.goal is None:
             return np.full((states, actions), 1 / actions)
-        closer = _closer(table, self.goal, self.refuses)
+        closer, _ = shortest_ways(table, self.goal, self.refuses)
         count = closer.sum(1, keepdims=True)
         aimed = np.where(count > 0, closer / np.maximum(count, 1), 1 / actions)
         return (1 - self.noise) * aimed + self.noise / actions
@@ -92,8 +92,8 @@ def collect_resource(seed: int = 0) -> Dataset:
     return collect_mixture(resource_gathering(), resource_behaviours(), (5, 5, 2, 2), seed)
 
 
-def _closer(table: Tabular, goal: np.ndarray, refuses: np.ndarray | None) -> np.ndarray:
-    """Which actions `[S, A]` are the first of a shortest way to the goal."""
+def shortest_ways(table: Tabular, goal: np.ndarray, refuses: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Which actions `[S, A]` are the first of a shortest way to the goal, and its length `[S]` (S + 1: no way)."""
     allowed = np.ones(goal.shape, bool) if refuses is None else ~refuses
     after, goes_on = table.next_state[..., 0], ~table.terminated[..., 0]
     far = len(goal) + 1
@@ -101,7 +101,7 @@ def _closer(table: Tabular, goal: np.ndarray, refuses: np.ndarray | None) -> np.
     while True:
         ahead = np.where(allowed & goal, 1, np.where(allowed & goes_on, 1 + distance[after], far))
         if (ahead.min(1) >= distance).all():
-            return (ahead == distance[:, None]) & (distance < far)[:, None]
+            return (ahead == distance[:, None]) & (distance < far)[:, None], distance
         distance = np.minimum(distance, ahead.min(1))
 
 

@@ -161,7 +161,7 @@ def report(settings: Settings, chosen: Sequence[str], size: Size) -> None:
         base=f"QDFM() with β {base.beta:g} unscaled, support_share 0, hidden {base.hidden}, "
         f"{base.warmup_steps} warm-up and {base.improve_steps} improvement steps",
     )
-    notes = f"{NOTES}\n\n{FINDINGS}" if settings.full else NOTES
+    notes = settings.notes(NOTES, FINDINGS)
     write_report(settings.out, "The Boltzmann law on a table", made, results, tables, notes, headlines(results))
 
 

@@ -67,9 +67,9 @@ def run(settings: Settings) -> None:
         settings.command(TASK, len(seeds)),
         cells.used,
         seeds=list(seeds),
-        steps={n: sum(phase.steps for phase in configured(n, settings.quick).build(spec).phases) for n in chosen},
+        steps={name: configured(name, settings.quick).total_steps(spec) for name in chosen},
     )
-    notes = f"{NOTES}\n\n{FINDINGS}" if settings.full else NOTES
+    notes = settings.notes(NOTES, FINDINGS)
     write_report(settings.out, "CartPole with two objectives", made, results, tables, notes, headlines(results))
 
 

@@ -28,10 +28,10 @@ class Settings:
     """Keep the cells that are already in the folder."""
     progress: bool = True
 
-    @property
-    def full(self) -> bool:
-        """Whether all of the experiment is run, so that what it is known to show can stand beside it."""
-        return not (self.quick or self.only or (self.seeds is not None and self.seeds < FULL_SEEDS))
+    def notes(self, notes: str, findings: str) -> str:
+        """What stands above the tables: the notes, and what the experiment is known to show if all of it was run."""
+        part = self.quick or self.only or (self.seeds is not None and self.seeds < FULL_SEEDS)
+        return notes if part else f"{notes}\n\n{findings}"
 
     def chosen(self, what: str, known: Iterable[str], quick: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """The names of `only`, checked; where there are none, all that are known (or those of a quick run)."""

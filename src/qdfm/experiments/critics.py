@@ -61,7 +61,7 @@ def run(settings: Settings) -> None:
     _draw(settings, results)
     made = provenance(
         settings.command("critics", len(seeds)), cells.used, seeds=list(seeds),
-        steps={name: sum(phase.steps for phase in c.build(logged(KEPT[0]).spec).phases) for name, c in configs.items()},
+        steps={name: config.total_steps(logged(KEPT[0]).spec) for name, config in configs.items()},
     )  # fmt: skip
     write_report(settings.out, "Two kinds of critic", made, results, [table], NOTES, _headlines(results))
 

@@ -77,9 +77,9 @@ def run(settings: Settings) -> None:
         settings.command("fork", len(seeds)),
         cells.used,
         seeds=list(seeds),
-        steps={name: sum(phase.steps for phase in config.build(spec).phases) for name, config in configs.items()},
+        steps={name: config.total_steps(spec) for name, config in configs.items()},
     )
-    notes = f"{NOTES}\n\n{FINDINGS}" if settings.full else NOTES
+    notes = settings.notes(NOTES, FINDINGS)
     write_report(settings.out, "Fork", made, results, [table], notes, _headlines(results))
 
 

@@ -61,8 +61,7 @@ def run_studies(
             config = config.scaled(quick_share) if settings.quick else config
             rows[method] = _trained(cells, study.problem, config, entry, seeds, settings)
             spec = config.adapt(load_dataset(study.problem.task)).spec
-            counts = steps.setdefault(study.title, {})
-            counts[method] = sum(phase.steps for phase in config.build(spec).phases)
+            steps.setdefault(study.title, {})[method] = config.total_steps(spec)
         table = _table(study, rows)
         tables.append(table)
         headlines += _headlines(study, rows)
@@ -72,8 +71,7 @@ def run_studies(
         settings.command(name, len(seeds)), cells.used, seeds=list(seeds), steps=steps,
         volumes={s.title: volumes(s.problem) for s in studies if s.title in results},
     )  # fmt: skip
-    text = f"{notes}\n\n{findings}" if settings.full else notes
-    write_report(settings.out, heading, made, results, tables, text, headlines)
+    write_report(settings.out, heading, made, results, tables, settings.notes(notes, findings), headlines)
     return results
 
 

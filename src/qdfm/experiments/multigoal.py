@@ -105,9 +105,9 @@ def run(settings: Settings) -> None:
         settings.command("multigoal", len(seeds)),
         cells.used,
         seeds=list(seeds),
-        steps={name: _steps(configured(name, settings.quick)) for name in chosen},
+        steps={name: configured(name, settings.quick).total_steps(MultiGoal(QUICK_GOALS).spec) for name in chosen},
     )
-    notes = f"{NOTES}\n\n{FINDINGS}" if settings.full else NOTES
+    notes = settings.notes(NOTES, FINDINGS)
     write_report(settings.out, "Multi-goal gridworld", made, results, tables, notes, _headlines(results, sizes))
 
 
@@ -232,7 +232,3 @@ def _headlines(results: dict[str, dict[str, Any]], sizes: tuple[int, ...]) -> li
 
 def _shares(values: Any) -> str:
     return " ".join(f"{v:.2f}" for v in values)
-
-
-def _steps(config: Config) -> int:
-    return sum(phase.steps for phase in config.build(MultiGoal(QUICK_GOALS).spec).phases)
