@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from qdfm.envs.tabular import Tabular
-from qdfm.errors import unknown
+from qdfm.errors import QDFMError, unknown
 
 MAPS = {"convex": "deep-sea-treasure-v0", "concave": "deep-sea-treasure-concave-v0"}
 KILLED = 0.1  # probability of being killed on an enemy's cell
@@ -86,8 +86,11 @@ def _table(
 
 def _make(name: str) -> tuple[Any, int]:
     """MO-Gymnasium's bare environment, and the steps after which it is registered to be cut off."""
-    from qdfm.envs.gymnasium import make  # here, because it knows the registry, which names the tables above
+    # Imported here, because that module knows the registry, which names the tables above.
+    from qdfm.envs.gymnasium import make, registered
 
+    if not registered(name):
+        raise QDFMError(f'{name} needs MO-Gymnasium; install it with pip install "qdfm[morl]".')
     env = make(name)
     assert env.spec is not None and env.spec.max_episode_steps is not None
     return env.unwrapped, env.spec.max_episode_steps
