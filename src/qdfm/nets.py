@@ -149,7 +149,8 @@ class Critic(eqx.Module):
 
     For one token, and for several when `decomposed`, a network gives in one pass values of each token's choices that
     add up: Q(s, a) = 1/D Σ_d U_d(s, a_d), the mean decomposition of DecQN (Seyde et al., 2023). Otherwise it reads the
-    whole action, which can couple the tokens and costs one pass per action.
+    whole action, which can couple the tokens and costs one pass per action; tokens that are bins of a quantity enter by
+    their values, so that what is learned of one bin holds for its neighbours.
     """
 
     members: MLP | TokenMLP  # stacked along a leading ensemble axis
@@ -168,8 +169,9 @@ class Critic(eqx.Module):
             outputs = spec.tokens * spec.num_choices * spec.objectives
             self.members = jax.vmap(lambda k: MLP(inputs, hidden, outputs, norm, k))(keys)
         else:
+            names, quantities = (spec.tokens, 0) if spec.levels is None else (0, spec.tokens)
             self.members = jax.vmap(
-                lambda k: TokenMLP(inputs, spec.tokens, spec.num_choices, 0, hidden, spec.objectives, norm, k)
+                lambda k: TokenMLP(inputs, names, spec.num_choices, quantities, hidden, spec.objectives, norm, k)
             )(keys)
 
     def values(self, x: jax.Array, actions: jax.Array | None = None) -> jax.Array:
@@ -187,8 +189,10 @@ class Critic(eqx.Module):
         if actions is None:
             raise ValueError("values of all choices exist where they are decomposed only")
         gate = jnp.ones(actions.shape[:-1], x.dtype)
-        none = jnp.zeros((*actions.shape[:-1], 0), x.dtype)
-        return self._each(lambda m: m(m.embed(x)[:, None], actions, gate, none))[:, :, None]
+        names, quantities = actions, jnp.zeros((*actions.shape[:-1], 0), x.dtype)
+        if (levels := self.spec.levels) is not None:
+            names, quantities = actions[..., :0], jnp.asarray(levels, x.dtype)[jnp.arange(len(levels)), actions]
+        return self._each(lambda m: m(m.embed(x)[:, None], names, gate, quantities))[:, :, None]
 
     def _each(self, apply: Callable[..., jax.Array]) -> jax.Array:
         return jax.vmap(apply)(self.members)

@@ -7,7 +7,7 @@ run that was killed and resumed draws the same numbers in the same compiled prog
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from hashlib import sha256
@@ -82,14 +82,46 @@ def train(
                 folder.save(*loop.last)
                 bar.say(f"Interrupted; saved in {folder.path}. Go on with --resume (in Python: resume=True).")
             raise
-    policies = jax.device_get(algorithm.policy(state))
-    agents = [
-        Agent(config, dataset.spec, jax.tree.map(lambda x, i=i: x[i], policies), seed) for i, seed in enumerate(seeds)
-    ]
+    agents = _agents(config, dataset.spec, state, seeds)
     if folder is not None:
         for agent, seed in zip(agents, seeds, strict=True):
             agent.save(folder.path / f"agent-{seed}.safetensors")
     return agents
+
+
+def branching(
+    config: Config, dataset: Dataset, shared: int, seeds: Sequence[int] = (0,), progress: bool = True
+) -> Callable[[Config], list[Agent]]:
+    """Train the first `shared` phases of a config once, for studies of what comes after them.
+
+    The result finishes the training of any config that differs from this one only in later phases, and gives what
+    `train` would have given.
+    """
+    dataset = config.adapt(dataset)
+    _check_memory(dataset)
+    data = jax.device_put(dataset.normalised())
+    keys = jnp.stack([jax.random.key(seed, impl="threefry2x32") for seed in seeds])
+
+    def run(config: Config, state: Any, first: int, last: int | None) -> Any:
+        config = config.resolve(dataset.spec)
+        phases = config.build(dataset.spec).phases
+        with open_progress(config.name, phases, len(seeds), progress) as bar:
+            loop = _Loop(config, dataset.spec, data, keys, tuple(seeds), None, Options(), bar)
+            for index in range(first, len(phases) if last is None else last):
+                state = loop.phase(index, state, 0)
+        return state
+
+    trunk = run(config, _initial(config.resolve(dataset.spec), dataset.spec)(keys), 0, shared)
+
+    def finish(config: Config) -> list[Agent]:
+        return _agents(config.resolve(dataset.spec), dataset.spec, run(config, trunk, shared, None), seeds)
+
+    return finish
+
+
+def _agents(config: Config, spec: Spec, state: Any, seeds: Sequence[int]) -> list[Agent]:
+    policies = jax.device_get(config.build(spec).policy(state))
+    return [Agent(config, spec, jax.tree.map(lambda x, i=i: x[i], policies), seed) for i, seed in enumerate(seeds)]
 
 
 @dataclass(frozen=True)

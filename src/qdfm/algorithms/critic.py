@@ -31,6 +31,8 @@ class CriticConfig(Config):
     """Discount factor."""
     critic: str = "vector"
     """vector: Q(s, a, ω), one target per objective; scalarised: the paper's Q(s, a), trained on ⟨ω, Q⟩."""
+    critic_hidden: tuple[int, ...] | None = None
+    """Widths of the critic's hidden layers (None: as `hidden`)."""
     critics: int | None = None
     """Size of the ensemble (None: 2 for one token, 4 for several)."""
     pessimism: str | None = None
@@ -67,7 +69,8 @@ class CriticConfig(Config):
 def init_critic(config: CriticConfig, spec: Spec, key: jax.Array, decomposed: bool = True) -> Learner:
     """A fresh critic, whose average is the target network; `decomposed`: one that adds up over several tokens."""
     assert config.critics is not None and config.layer_norm is not None  # resolved
-    net = Critic(spec, config.hidden, config.critics, config.critic == "vector", config.layer_norm, decomposed, key)
+    hidden = config.critic_hidden or config.hidden
+    net = Critic(spec, hidden, config.critics, config.critic == "vector", config.layer_norm, decomposed, key)
     return learner.start(net, config.critic_learning_rate)
 
 

@@ -21,7 +21,7 @@ from qdfm.nets import Critic, context
 
 def init_energy(config: CriticConfig, spec: Spec, key: jax.Array) -> Learner:
     """A fresh energy network, of the critic's size, conditioned on the preference whatever the critic is."""
-    net = Critic(spec, config.hidden, 1, True, bool(config.layer_norm), False, key)
+    net = Critic(spec, config.critic_hidden or config.hidden, 1, True, bool(config.layer_norm), False, key)
     return learner.start(net, config.critic_learning_rate)
 
 

@@ -36,6 +36,12 @@ def effective_share(log_mu: jax.Array, q: jax.Array, beta: jax.Array | float) ->
     return jnp.exp(jnp.sum(2 * first - second, -1))
 
 
+def share_of(log_mu: jax.Array, weights: jax.Array) -> jax.Array:
+    """The same share `[B]` of tilted weights `[B, T, M]` that are known: 1 / Σ weight² / μ."""
+    ratio = jnp.where(log_mu > -jnp.inf, weights**2 / jnp.exp(log_mu), 0)
+    return jnp.prod(1 / jnp.sum(ratio, -1), -1)
+
+
 def beta_for_share(log_mu: jax.Array, q: jax.Array, target: float) -> jax.Array:
     """The β at which the mean effective share over the rows falls to `target`; bisection on log β.
 

@@ -18,13 +18,24 @@ import jax.numpy as jnp
 
 from qdfm.algorithms import guidance
 from qdfm.algorithms.base import Metrics, check_choice
-from qdfm.algorithms.critic import CriticConfig, expected, greedy_law, preferred_values, regress, vector_values
+from qdfm.algorithms.critic import (
+    CriticConfig,
+    critic_context,
+    expected,
+    greedy_law,
+    preferred_values,
+    regress,
+    vector_values,
+)
 from qdfm.algorithms.learner import Learner
+from qdfm.data.actions import Codebook
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
 from qdfm.flow.samplers import inverse_cdf
+from qdfm.nets import Critic
 
+STURDY = {"critics": 4, "pessimism": "mean-std", "layer_norm": True}  # where the critic is all that can fail
 BETA_ROWS = 4096  # rows on which β is fitted to the finished critic
 AUGMENTED = 0.01  # weight of the summed shortfalls in the Chebyshev utility
 BETA_MEMORY = 0.99  # decay of the running scale of β during the critic phase
@@ -38,14 +49,19 @@ class GuidedConfig(CriticConfig):
     """Gradient steps of the critic."""
     beta: float = 10.0
     """Guidance strength, in the units that beta_scale says."""
-    beta_scale: str = "mean_abs"
-    """none: β as it is; mean_abs: divided by the data's mean |Q|; share: found so that share_target holds."""
-    share_target: float = 0.8
+    beta_scale: str | None = None
+    """none: β as it is; mean_abs: divided by the data's mean |Q|; share: found so that share_target holds (None:
+    share for several tokens and for codebooks, else mean_abs)."""
+    share_target: float = 0.6
     """Effective sample share that beta_scale="share" aims at."""
+    caution: float | None = None
+    """Standard deviations of the ensemble's advantages by which guidance discounts an action; 0: values as `pessimism`
+    reads them (None: 2 for several tokens and for codebooks, else 0)."""
     backup: str | None = None
-    """boltzmann, soft, mean or max (None: boltzmann for one token, mean for several; max for the Chebyshev utility)."""
+    """boltzmann, soft, mean or max (None: max for the Chebyshev utility, mean for several tokens and codebooks,
+    else boltzmann)."""
     backup_samples: int | None = None
-    """Support actions drawn for a backup; 0 sums over all of them exactly (None: 0 where that is possible, else 8)."""
+    """Support actions drawn for a backup; 0 sums over all of them exactly (None: 0 where that is possible, else 2)."""
     support_share: float = 0.01
     """Actions that the behaviour gives less than this share of a state's largest probability are dropped."""
     utility: str = "linear"
@@ -53,9 +69,16 @@ class GuidedConfig(CriticConfig):
 
     def resolve(self, spec: Spec) -> Self:
         """Fill in what depends on the number of tokens, and check the words."""
-        backup = "max" if self.utility == "chebyshev" else "boltzmann" if spec.tokens == 1 else "mean"
-        filled: dict[str, Any] = {"backup": backup, "backup_samples": 0}
-        config = replace(super().resolve(spec), **{k: v for k, v in filled.items() if getattr(self, k) is None})
+        sturdy = spec.tokens > 1 or isinstance(spec.actions, Codebook)
+        filled: dict[str, Any] = {
+            "backup": "max" if self.utility == "chebyshev" else "mean" if sturdy else "boltzmann",
+            "backup_samples": 0,
+            "beta_scale": "share" if sturdy else "mean_abs",
+            "caution": 2.0 if sturdy else 0.0,
+            **(STURDY if sturdy else {}),
+        }
+        config = replace(self, **{k: v for k, v in filled.items() if getattr(self, k) is None})
+        config = super(GuidedConfig, config).resolve(spec)
         check_choice(config, "backup", ("boltzmann", "soft", "mean", "max"))
         check_choice(config, "beta_scale", ("none", "mean_abs", "share"))
         if config.beta < 0:
@@ -64,6 +87,8 @@ class GuidedConfig(CriticConfig):
             raise QDFMError(f"{self.name}: support_share is {config.support_share}; it must lie between 0 and 1.")
         if (config.backup_samples or 0) < 0:
             raise QDFMError(f"{self.name}: backup_samples is {config.backup_samples}; it must be at least 0.")
+        if (config.caution or 0) < 0:
+            raise QDFMError(f"{self.name}: caution is {config.caution}; it must be at least 0.")
         if not 0 < config.share_target <= 1:
             raise QDFMError(f"{self.name}: share_target is {config.share_target}; it must lie in (0, 1].")
         check_choice(config, "utility", ("linear", "chebyshev"))
@@ -180,8 +205,25 @@ def fit_beta(
     if config.beta_scale == "mean_abs":
         q = preferred_values(config, spec, critic, batch.observation, preference, batch.action[:, None])
         return config.beta / jnp.maximum(jnp.mean(jnp.abs(q)), 1 / guidance.BETA_MAX)
-    q = preferred_values(config, spec, critic, batch.observation, preference, support.actions)
+    q = guiding_values(config, spec, critic, batch.observation, preference, support)
     return guidance.beta_for_share(support.log_mu, q, config.share_target)
+
+
+def guiding_values(
+    config: GuidedConfig, spec: Spec, net: Critic, observation: jax.Array, preference: jax.Array, support: Support
+) -> jax.Array:
+    """What guidance weighs candidates by, `[B, T, M]`: their values, or with `caution` what they are surely better by.
+
+    The latter is the mean of the members' advantages over the behaviour, less `caution` of their standard deviations.
+    Members that disagree on the value of a state but not on its actions are no reason for caution, so the deviation
+    is that of the advantages. On data of a narrow behaviour it is as large as they are, and guidance stays quiet.
+    """
+    if not config.caution:
+        return preferred_values(config, spec, net, observation, preference, support.actions)
+    values = net.values(critic_context(config, spec, observation, preference), support.actions)
+    worth = config.worth(spec, values, preference, observation)  # [E, B, T, M]
+    advantage = worth - jnp.sum(jnp.exp(support.log_mu) * worth, -1, keepdims=True)
+    return jnp.mean(advantage, 0) - config.caution * jnp.std(advantage, 0)
 
 
 def support_of(config: GuidedConfig, key: jax.Array, log_mu: jax.Array, samples: int) -> Support:

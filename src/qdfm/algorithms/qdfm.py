@@ -66,6 +66,9 @@ class QDFM(GuidedConfig):
     energy_steps: int = 20_000
     """Gradient steps of the energy network, where there is one."""
 
+    candidates: int = 1
+    """Actions to draw for a decision, of which the critic's best is taken; 1: the flow's own draw."""
+
     name = "qdfm"
     about = "Q-weighted discrete flow matching"
 
@@ -78,8 +81,8 @@ class QDFM(GuidedConfig):
             "loss": "l2", "objective": "literal", "source": "uniform", "steps": 20, "behaviour": "network",
             "warmup_endpoint": "behaviour", "improve_start": "data", "act_start": "behaviour", "endpoints": "model",
             "samples": 64, "support_share": 0.0, "backup": "boltzmann", "backup_samples": 64, "critics": 1,
-            "pessimism": "mean", "critic": "scalarised", "beta": 20.0, "beta_scale": "none", "ema": 0.0,
-            "layer_norm": False, "learning_rate": 3e-4,
+            "pessimism": "mean", "critic": "scalarised", "beta": 20.0, "beta_scale": "none", "caution": 0.0,
+            "ema": 0.0, "layer_norm": False, "learning_rate": 3e-4,
         }  # fmt: skip
         return cls(**{**printed, **changes})
 
@@ -91,7 +94,7 @@ class QDFM(GuidedConfig):
             "source": "uniform" if single else "mask",
             "steps": 1 if single else spec.tokens,
             "endpoints": "enumerated" if small else "behaviour",
-            "backup_samples": 0 if single else 8,
+            "backup_samples": 0 if single else 2,
         }
         config = replace(super().resolve(spec), **{k: v for k, v in filled.items() if getattr(self, k) is None})
         for field, known in (
@@ -131,7 +134,10 @@ class QDFM(GuidedConfig):
             ),
             ((config.steps or 0) < 1, f"steps is {config.steps}; it must be at least 1"),
             (config.alpha <= 0, f"alpha is {config.alpha}; it must be positive"),
-            (config.samples < 1 or config.renew_every < 1, "samples and renew_every must be at least 1"),
+            (
+                min(config.samples, config.renew_every, config.candidates) < 1,
+                "samples, renew_every and candidates must be at least 1",
+            ),
         ):
             if wrong:
                 raise QDFMError(f"qdfm: {sentence}.")

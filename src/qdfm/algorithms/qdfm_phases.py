@@ -1,5 +1,6 @@
 """What QDFM does in training and when it acts: the phases that `qdfm.py` configures, as pure functions."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 from qdfm.algorithms import guidance, learner
 from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_preference, legal_choices
 from qdfm.algorithms.bc import clone_phase
-from qdfm.algorithms.critic import init_critic, preferred_values
+from qdfm.algorithms.critic import init_critic
 from qdfm.algorithms.energy import contrast, energies, init_energy
 from qdfm.algorithms.flowpolicy import FlowPolicy
 from qdfm.algorithms.guidedcritic import (
@@ -20,6 +21,7 @@ from qdfm.algorithms.guidedcritic import (
     drawn_support,
     first_beta,
     fit_beta,
+    guiding_values,
     support_of,
     update_critic,
 )
@@ -57,6 +59,14 @@ class Endpoints(NamedTuple):
     weights: jax.Array
 
 
+class Cached(NamedTuple):
+    """What is known of every row before phase 3: support actions `[n, M, D]` and, where one preference is followed,
+    their weights `[n, M]`; critic and behaviour are frozen by then."""
+
+    actions: jax.Array
+    weights: jax.Array | None
+
+
 class Phases:
     """The pure functions of one resolved config and spec."""
 
@@ -78,17 +88,21 @@ class Phases:
         improve = Phase(
             "improve", config.improve_steps, self.improve, None if taught else self.fit_guidance, self.cache
         )
-        energy = Phase("energy", config.energy_steps, self.teach, self.fit_guidance, self.cache)
+        energy = Phase("energy", config.energy_steps, self.teach, self.fit_guidance, self.cache_taught)
         clone = clone_phase(
             config, spec, config.clone_steps, lambda s: s.behaviour, lambda s, b: replace(s, behaviour=b)
         )
         return Algorithm(
             init=self.init,
             phases=(*(clone,) * network, warmup, critic, *(energy,) * taught, improve),
-            policy=lambda s: (s.flow.average, s.behaviour.average if config.act_start == "behaviour" else None),
+            policy=lambda s: (
+                s.flow.average,
+                s.behaviour.average if config.act_start == "behaviour" else None,
+                s.critic.learner.average if config.candidates > 1 else None,
+            ),
             act=self.act,
-            noise=self.policy.noise,
-            probs=self.probs,
+            noise=self.policy.noise * config.candidates,
+            probs=self.probs if config.candidates == 1 else None,
         )
 
     def init(self, key: jax.Array) -> State:
@@ -163,13 +177,11 @@ class Phases:
         rows, omega, draws = jax.random.split(key, 3)
         batch = dataset.sample(rows, min(BETA_ROWS, len(dataset)))
         preference = draw_preference(self.config, self.spec, omega, len(batch))
-        support = self.support(state, batch, preference, draws, None)
+        support = self.support(state, batch, preference, draws)
         beta = fit_beta(self.config, self.spec, state.critic, batch, preference, support)
         return replace(state, critic=CriticState(state.critic.learner, beta))
 
-    def support(
-        self, state: State, batch: Dataset, preference: jax.Array, key: jax.Array, cached: jax.Array | None
-    ) -> Support:
+    def support(self, state: State, batch: Dataset, preference: jax.Array, key: jax.Array) -> Support:
         """Candidate endpoints at a batch, as the switch `endpoints` says."""
         config = self.config
         if config.endpoints == "model":
@@ -178,8 +190,6 @@ class Phases:
         if self.single:
             log_mu = self.log_mu(state, batch.observation, preference, batch.mask)
             return support_of(config, key, log_mu, 0 if config.endpoints == "enumerated" else config.samples)
-        if cached is not None:
-            return drawn_support(cached.astype(jnp.int32))
         x = context(self.spec, batch.observation, preference)
         return drawn_support(self.draw(state.behaviour, state, x, batch, preference, key))
 
@@ -197,25 +207,42 @@ class Phases:
         return self.policy.sample(net, x, legal, uniforms, a0, self.config.support_share)
 
     def weigh(
-        self, state: State, batch: Dataset, preference: jax.Array, support: Support, energy: Learner | None
-    ) -> tuple[jax.Array, jax.Array]:
-        """The weights `[B, 1, M]` of the candidates by exp(βQ) or by an energy network, and their effective share."""
-        at = (batch.observation, preference, support.actions)
+        self, state: State, observation: jax.Array, preference: jax.Array, support: Support, energy: Learner | None
+    ) -> jax.Array:
+        """The weights `[B, 1, M]` of the candidates by exp(βQ), or by an energy network."""
         if energy is None:
-            beta = state.critic.beta
-            q = preferred_values(self.config, self.spec, state.critic.learner.average, *at)
+            critic = state.critic.learner.average
+            beta, q = (
+                state.critic.beta,
+                guiding_values(self.config, self.spec, critic, observation, preference, support),
+            )
         else:
-            beta, q = jnp.float32(1), energies(self.spec, energy.average, *at)
-        share = jnp.mean(guidance.effective_share(support.log_mu, q, beta))
-        return guidance.tilt(support.log_mu, q, beta), share
+            beta, q = jnp.float32(1), energies(self.spec, energy.average, observation, preference, support.actions)
+        return guidance.tilt(support.log_mu, q, beta)
+
+    def weighted(
+        self, state: State, index: jax.Array, batch: Dataset, preference: jax.Array, key: jax.Array,
+        cache: Cached | None, energy: Learner | None,
+    ) -> tuple[Support, jax.Array, jax.Array]:  # fmt: skip
+        """Candidates at a batch, their weights `[B, 1, M]` and the mean effective share of these."""
+        support = (
+            self.support(state, batch, preference, key)
+            if cache is None
+            else drawn_support(cache.actions[index].astype(jnp.int32))
+        )
+        if cache is None or cache.weights is None:
+            weights = self.weigh(state, batch.observation, preference, support, energy)
+        else:
+            weights = cache.weights[index][:, None]
+        weights = jax.lax.stop_gradient(weights)
+        return support, weights, jnp.mean(guidance.share_of(support.log_mu, weights))
 
     def teach(self, state: State, dataset: Dataset, cache: Any, key: jax.Array) -> tuple[State, Metrics]:
         """The energy network learns the weights."""
         assert state.energy is not None
         rows, omega, draws = jax.random.split(key, 3)
         index, batch, preference = self.batch(dataset, rows, omega)
-        support = self.support(state, batch, preference, draws, None if cache is None else cache[index])
-        weights, share = self.weigh(state, batch, preference, support, None)
+        support, weights, share = self.weighted(state, index, batch, preference, draws, cache, None)
         at = (batch.observation, preference, support)
         energy, metrics = contrast(self.config, self.spec, state.energy, *at, weights)
         return replace(state, energy=energy), metrics | {"effective_share": share}
@@ -230,9 +257,7 @@ class Phases:
         if config.endpoints == "model":
             proposal = jax.tree.map(lambda new, old: jnp.where(renew, new, old), state.flow.average, state.proposal)
             state = replace(state, proposal=proposal)
-        support = self.support(state, batch, preference, draws, None if cache is None else cache[index])
-        weights, share = self.weigh(state, batch, preference, support, state.energy)
-        weights = jax.lax.stop_gradient(weights)
+        support, weights, share = self.weighted(state, index, batch, preference, draws, cache, state.energy)
         a0 = batch.action
         if config.improve_start == "source":
             a0 = self.policy.start(jax.random.uniform(start, a0.shape), legal)
@@ -292,11 +317,27 @@ class Phases:
 
     # Support actions of several tokens, drawn once per row
 
-    def cache(self, state: State, dataset: Dataset, key: jax.Array) -> jax.Array | None:
-        """M support actions at each row's observation, `[n, M, D]`."""
+    def cache(self, state: State, dataset: Dataset, key: jax.Array) -> Cached | None:
+        """M support actions at each row's observation, with the weights of phase 3."""
+        return self.cache_rows(state, dataset, key, state.energy)
+
+    def cache_taught(self, state: State, dataset: Dataset, key: jax.Array) -> Cached | None:
+        """The same with the weights that the energy network is to learn."""
+        return self.cache_rows(state, dataset, key, None)
+
+    def cache_rows(self, state: State, dataset: Dataset, key: jax.Array, energy: Learner | None) -> Cached | None:
         if self.single or self.config.endpoints == "model":
             return None
-        return self.draw_rows(state, dataset.observation, dataset.mask, self.config.samples, key)
+        actions = self.draw_rows(state, dataset.observation, dataset.mask, self.config.samples, key)
+        if self.spec.objectives > 1 and self.config.preference is None:
+            return Cached(actions, None)
+
+        def weigh(rows: jax.Array, key: jax.Array) -> jax.Array:
+            preference = draw_preference(self.config, self.spec, key, len(rows))  # the only one there is
+            support = drawn_support(actions[rows].astype(jnp.int32))
+            return self.weigh(state, dataset.observation[rows], preference, support, energy)[:, 0]
+
+        return Cached(actions, by_blocks(weigh, len(dataset), key))
 
     def cache_next(self, state: State, dataset: Dataset, key: jax.Array) -> jax.Array | None:
         """Support actions at each row's next observation."""
@@ -309,20 +350,16 @@ class Phases:
         self, state: State, observation: jax.Array, mask: jax.Array | None, samples: int, key: jax.Array
     ) -> jax.Array:
         """Draws from the frozen behaviour for every row, a block of rows at a time, in the smallest integer type."""
-        n = len(observation)
-        block = min(CACHE_ROWS, n)
         dtype = jnp.int8 if self.spec.num_choices <= 127 else jnp.int16
 
-        def draw(i: jax.Array) -> jax.Array:
-            rows = jnp.minimum(i * block + jnp.arange(block), n - 1)
-            omega, noise = jax.random.split(jax.random.fold_in(key, i))
-            legal = legal_choices(self.spec, None if mask is None else mask[rows], block)
-            x = context(self.spec, observation[rows], draw_preference(self.config, self.spec, omega, block))
-            uniforms = jax.random.uniform(noise, (block, samples, self.policy.noise))
+        def draw(rows: jax.Array, key: jax.Array) -> jax.Array:
+            omega, noise = jax.random.split(key)
+            legal = legal_choices(self.spec, None if mask is None else mask[rows], len(rows))
+            x = context(self.spec, observation[rows], draw_preference(self.config, self.spec, omega, len(rows)))
+            uniforms = jax.random.uniform(noise, (len(rows), samples, self.policy.noise))
             return self.policy.sample(state.behaviour, x, legal, uniforms, cut=self.config.support_share).astype(dtype)
 
-        drawn = jax.lax.map(draw, jnp.arange(-(-n // block)))
-        return drawn.reshape(-1, *drawn.shape[2:])[:n]
+        return by_blocks(draw, len(observation), key)
 
     # Acting
 
@@ -330,24 +367,40 @@ class Phases:
         self, policy: Any, noise: jax.Array, observation: jax.Array, preference: jax.Array, mask: jax.Array | None,
         carry: Any, greedy: bool = False,
     ) -> tuple[jax.Array, Any]:  # fmt: skip
-        """Simulate the chain, or take its most likely endpoint."""
-        net, behaviour = policy
+        """Simulate the chain, several times where the critic is to choose, or take its most likely endpoint."""
+        net, behaviour, critic = policy
         x = context(self.spec, observation, preference)
         legal = legal_choices(self.spec, mask, len(observation))
         mu = None if behaviour is None else jnp.exp(log_softmax_of(self.spec, behaviour, observation, preference, mask))
         if greedy:
             return self.policy.greedy(net, x, legal, None if mu is None else mu[:, 0]), carry
-        a0 = None if mu is None else inverse_cdf(noise[:, :1], mu[:, 0])
-        return self.policy.sample(net, x, legal, noise, a0), carry
+        uniforms = noise.reshape(len(x), self.config.candidates, -1)
+        a0 = None if mu is None else inverse_cdf(uniforms[:, :, 0], mu[:, 0])[..., None]
+        drawn = self.policy.sample(net, x, legal, uniforms, a0)  # [B, candidates, D]
+        if critic is None:
+            return drawn[:, 0], carry
+        q = guiding_values(self.config, self.spec, critic, observation, preference, drawn_support(drawn))
+        return jnp.take_along_axis(drawn, jnp.argmax(q, -1)[..., None], 1)[:, 0], carry
 
     def probs(
         self, policy: Any, observation: jax.Array, preference: jax.Array, mask: jax.Array | None
     ) -> jax.Array:  # fmt: skip
         """The exact law of `act`."""
-        net, behaviour = policy
+        net, behaviour, _ = policy
         x = context(self.spec, observation, preference)
         legal = legal_choices(self.spec, mask, len(observation))
         p0 = None
         if behaviour is not None:
             p0 = jnp.exp(log_softmax_of(self.spec, behaviour, observation, preference, mask))[:, 0]
         return self.policy.law(net, x, legal, p0)
+
+
+def by_blocks(function: Callable[[jax.Array, jax.Array], jax.Array], count: int, key: jax.Array) -> jax.Array:
+    """`function(rows, key)` of all rows 0..count−1, so many at a time as fit."""
+    block = min(CACHE_ROWS, count)
+
+    def one(i: jax.Array) -> jax.Array:
+        return function(jnp.minimum(i * block + jnp.arange(block), count - 1), jax.random.fold_in(key, i))
+
+    out = jax.lax.map(one, jnp.arange(-(-count // block)))
+    return out.reshape(-1, *out.shape[2:])[:count]

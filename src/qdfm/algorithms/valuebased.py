@@ -13,13 +13,16 @@ import jax
 
 from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_preference
 from qdfm.algorithms.bc import clone_phase
-from qdfm.algorithms.critic import init_critic, preferred_values
+from qdfm.algorithms.critic import init_critic
+from qdfm.algorithms.guidance import keep_supported
 from qdfm.algorithms.guidedcritic import (
     BETA_ROWS,
     CriticState,
     GuidedConfig,
+    Support,
     first_beta,
     fit_beta,
+    guiding_values,
     support_of,
     update_critic,
 )
@@ -75,7 +78,8 @@ def value_algorithm(config: ValueConfig, spec: Spec, log_policy: LogPolicy) -> A
     def log_law(policy: Any, observation: jax.Array, preference: jax.Array, mask: jax.Array | None) -> jax.Array:
         behaviour, critic, beta = policy
         log_mu = log_softmax_of(spec, behaviour, observation, preference, mask)
-        return log_policy(log_mu, preferred_values(config, spec, critic, observation, preference), beta)
+        support = Support(keep_supported(log_mu, config.support_share))
+        return log_policy(log_mu, guiding_values(config, spec, critic, observation, preference, support), beta)
 
     return tokenwise(
         spec,

@@ -76,6 +76,17 @@ class Spec:
         """The choices that exist at all, `[D, K]`."""
         return np.arange(self.num_choices) < np.asarray(self.choices)[:, None]
 
+    @cached_property
+    def levels(self) -> np.ndarray | None:
+        """Where the tokens are quantities, what their choices stand for, `[D, K]`: −1 the least, 1 the most."""
+        if not isinstance(self.actions, actions.Bins):
+            return None
+        table = np.zeros(self.legal.shape, np.float32)
+        for row, values in zip(table, self.actions.values, strict=True):
+            low, high = values[0], values[-1]
+            row[: len(values)] = (2 * np.asarray(values) - high - low) / max(high - low, 1e-12)
+        return table
+
     def normalise_observation(self, x: Any) -> Any:
         """Raw observations `[..., *shape]` as the networks see them; works on NumPy and JAX arrays."""
         norm = self.normalisation
