@@ -1,4 +1,4 @@
-"""Data of the MuJoCo tasks: the shipped policies rolled out in worker processes, and written as Minari sets.
+"""Data of the MuJoCo tasks: the shipped policies rolled out in worker processes, and kept as Minari sets.
 
 A data set is made of lanes, each of so many transitions of one environment with random numbers of its own; the last
 episode of a lane is cut off. Lanes are stepped a few at a time, so that the policy sees them as one batch, always of
@@ -6,25 +6,25 @@ the same size: the data depends on the seed alone, not on the number of workers,
 ones of more.
 """
 
-import os
-import pickle
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+import shutil
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
-from typing import IO, Any, NamedTuple
+from typing import NamedTuple
 
 import gymnasium
 import numpy as np
 
 from qdfm.collect.actor import POLICIES, Actor
+from qdfm.collect.workers import in_processes
 from qdfm.data.actions import ActionSpace
-from qdfm.envs.mujoco import Task, find_task, make_mujoco
+from qdfm.data.dataset import Dataset, Discretise
+from qdfm.data.minari import local_set, minari_for, read_minari, set_folder
+from qdfm.envs.mujoco import Task, find_task, make_mujoco, normalised, quiet
 from qdfm.errors import QDFMError
 from qdfm.progress import open_count
+
+MILLION = 1_000_000
 
 LANE = 5_000  # transitions, so that few of the episodes of 1,000 steps are cut off
 TOGETHER = 4  # lanes that are stepped at a time
@@ -56,7 +56,7 @@ class Job:
 
 def collect_mujoco(
     task: str,
-    transitions: int = 1_000_000,
+    transitions: int = MILLION,
     seed: int = 0,
     workers: int | None = None,
     progress: bool = False,
@@ -76,7 +76,7 @@ def collect_mujoco(
     ]
     lanes: list[Trajectories] = []
     with open_count(f"{task} transitions", transitions, progress) as tell:
-        for played in _by_workers(jobs, min(workers or os.cpu_count() or 1, len(jobs))):
+        for played in in_processes(play, jobs, workers):
             lanes += played
             tell(sum(len(lane.reward) for lane in lanes))
     return join(lanes)
@@ -85,7 +85,7 @@ def collect_mujoco(
 def replayed(task: str, quantiser: ActionSpace | None, episodes: int = 20, seed: int = 0) -> np.ndarray:
     """Returns `[episodes]` of the task's policy with its actions through the quantiser (None: as they are)."""
     known = find_task(task)
-    limit = gymnasium.spec(known.env).max_episode_steps or 0
+    limit = _limit(known)
     lanes = [
         lane
         for i in range(0, episodes, TOGETHER)
@@ -93,6 +93,66 @@ def replayed(task: str, quantiser: ActionSpace | None, episodes: int = 20, seed:
         for lane in play(Job(known, seed, numbers, (limit,) * len(numbers), quantiser, once=True))
     ]
     return np.array([lane.reward.sum() for lane in lanes])
+
+
+def whole_returns(task: str, data: Trajectories) -> np.ndarray:
+    """Returns of the episodes that ended or reached the time limit; those that were cut off earlier are left out."""
+    last = np.flatnonzero(np.r_[data.episode[1:] != data.episode[:-1], True])
+    lengths = np.diff(np.r_[-1, last])
+    whole = data.terminated[last] | (lengths == _limit(find_task(task)))
+    returns: np.ndarray = np.bincount(data.episode, data.reward)[whole]
+    return returns
+
+
+def make_minari(
+    task: str,
+    transitions: int = MILLION,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: bool = False,
+    replace: bool = False,
+) -> str:
+    """Collect, write the Minari set of the task and give its id; a set that is there is replaced on request only.
+
+    Beside what Minari itself records, its metadata holds `policy`, `seed`, `mean_return` and `normalised_score`, the
+    last two over whole episodes (null where there is none).
+    """
+    known = find_task(task)
+    folder = set_folder(known.minari)
+    if folder.exists() and not replace:
+        raise QDFMError(
+            f"The Minari set {known.minari} is already at {folder}; give --replace (replace=True) to renew it."
+        )
+    data = collect_mujoco(task, transitions, seed, workers, progress)
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+        _write(known, seed, data)
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)  # half a set would be taken for a whole one
+        if isinstance(error, OSError):
+            raise QDFMError(f"Cannot write {folder} ({error}); set MINARI_DATASETS_PATH to a writable place.") from None
+        raise
+    return known.minari
+
+
+def load_mujoco(
+    task: str, actions: Discretise, transitions: int | None = None, seed: int = 0, normalise: bool = True
+) -> Dataset:
+    """The data of a task, from its Minari set where that was made with this seed and is long enough.
+
+    Otherwise so many transitions are collected for now. Without a number it is all of the set, which is made first, of
+    a million transitions, if there is none.
+    """
+    name = find_task(task).minari
+    present = local_set(name)
+    if present is None and transitions is None:
+        make_minari(task, seed=seed, progress=True)
+        return read_minari(name, actions, normalise)
+    if present and present.get("seed") == seed and (transitions or 1) <= present["total_steps"]:
+        return read_minari(name, actions, normalise, transitions)
+    data = collect_mujoco(task, MILLION if transitions is None else transitions, seed, progress=True)
+    return Dataset.from_arrays(**data._asdict(), actions=actions, normalise=normalise)
 
 
 def join(lanes: Sequence[Trajectories]) -> Trajectories:
@@ -167,51 +227,42 @@ class _Lane:
         return Trajectories(*(x[: self.done] for x in self.data))
 
 
-# Workers are plain Python processes that are sent jobs, not those of `multiprocessing`: these would run the user's
-# script again, which breaks every script without a guard around its main part.
+def _limit(task: Task) -> int:
+    """The longest episode."""
+    return gymnasium.spec(task.env).max_episode_steps or 0
 
 
-def _by_workers(jobs: Sequence[Job], workers: int) -> Iterator[list[Trajectories]]:
-    """What each job gives, in order."""
-    if workers == 1:
-        yield from map(play, jobs)
-        return
-    start = f"import sys; sys.path = {sys.path!r}; from qdfm.collect.mujoco import serve; serve()"
-    alone = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # the cores are taken by the others
-    free: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
-    with ExitStack() as stack:
-        for _ in range(workers):
-            pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-            process = stack.enter_context(subprocess.Popen([sys.executable, "-c", start], env=alone, **pipes))
-            free.put(process)
+def _write(task: Task, seed: int, data: Trajectories) -> None:
+    import mujoco
+    from minari.data_collector.episode_buffer import EpisodeBuffer
 
-        def ask(job: Job) -> list[Trajectories]:
-            process = free.get()
-            try:
-                assert process.stdin and process.stdout
-                _send(process.stdin, job)
-                lanes: list[Trajectories] = pickle.load(process.stdout)
-                return lanes
-            except (OSError, EOFError):
-                raise RuntimeError("A process that collects data has died; its error stands above.") from None
-            finally:
-                free.put(process)
-
-        yield from stack.enter_context(ThreadPoolExecutor(workers)).map(ask, jobs)
-
-
-def serve() -> None:
-    """What a worker does: play the jobs that come in, until there are no more."""
-    results = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library prints must not end up among the results
-    while True:
-        try:
-            job = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
-        _send(results, play(job))
-
-
-def _send(pipe: IO[bytes], message: object) -> None:
-    pickle.dump(message, pipe, protocol=pickle.HIGHEST_PROTOCOL)
-    pipe.flush()
+    firsts = np.flatnonzero(np.r_[True, data.episode[1:] != data.episode[:-1]])
+    episodes = [
+        EpisodeBuffer(
+            id=number,
+            observations=np.concatenate([data.observation[rows], data.next_observation[rows][-1:]]),
+            actions=data.action[rows],
+            rewards=data.reward[rows],
+            terminations=data.terminated[rows],
+            truncations=data.truncated[rows],
+        )
+        for number, rows in enumerate(map(slice, firsts, [*firsts[1:], len(data.reward)]))
+    ]
+    returns = whole_returns(task.name, data)
+    mean = float(returns.mean()) if len(returns) else None
+    with warnings.catch_warnings(), quiet():
+        warnings.simplefilter("ignore")  # about a permanent link and an address, which it has none of
+        made = minari_for(task.minari).create_dataset_from_buffers(
+            task.minari,
+            buffer=episodes,
+            env=task.env,
+            algorithm_name="SAC",
+            author="qdfm",
+            description=f"{task.env} played by qdfm's policy {task.policy}; neither D4RL's nor Minari's data.",
+            ref_min_score=task.low,
+            ref_max_score=task.high,
+            requirements=[f"mujoco=={mujoco.__version__}", f"gymnasium=={gymnasium.__version__}"],
+            data_format="hdf5",
+        )
+    score = None if mean is None else float(normalised(task.name, mean))
+    made.storage.update_metadata({"policy": task.policy, "seed": seed, "mean_return": mean, "normalised_score": score})

@@ -3,13 +3,17 @@
 The names follow D4RL's, the data does not: ours comes from the policies in collect/policies, in the v5 environments.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import gymnasium
 import numpy as np
 
 from qdfm.errors import QDFMError, unknown
+
+if TYPE_CHECKING:
+    import gymnasium
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,25 @@ def normalised(task: str, returns: Any) -> np.ndarray:
     return 100 * (np.asarray(returns, np.float64) - known.low) / (known.high - known.low)
 
 
-def make_mujoco(env: str) -> gymnasium.Env:
-    """A Gymnasium environment with continuous actions; without MuJoCo, the command that installs it."""
+def make_mujoco(env: str) -> "gymnasium.Env":
+    """The environment of a Gymnasium id; without MuJoCo, the command that installs it."""
+    import gymnasium
+
     try:
-        return gymnasium.make(env, disable_env_checker=True)
+        with quiet():
+            return gymnasium.make(env, disable_env_checker=True)
     except (ImportError, gymnasium.error.DependencyNotInstalled):
         raise QDFMError(f'{env} needs MuJoCo; install it with pip install "qdfm[mujoco]".') from None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """MuJoCo's warnings about Gymnasium's model files, which no user can mend, neither shown nor written to a file."""
+    import mujoco
+
+    before = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda text: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(before)
