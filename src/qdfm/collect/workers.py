@@ -28,7 +28,8 @@ def in_processes(function: Callable[[Job], Result], jobs: Sequence[Job], workers
     if count == 1:
         yield from map(function, jobs)
         return
-    start = f"import sys; sys.path = {sys.path!r}; from qdfm.collect.workers import serve; serve()"
+    # By this file, not by the package, so that a worker imports no more than its jobs need.
+    start = f"import runpy, sys; sys.path = {sys.path!r}; runpy.run_path({__file__!r})['serve']()"
     alone = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # the other cores have work of their own
     free: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
     with ExitStack() as stack:
