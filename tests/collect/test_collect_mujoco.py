@@ -188,7 +188,7 @@ def test_a_minari_set_holds_the_same(hopper, folder, monkeypatch):
     np.testing.assert_array_equal(read.action, Bins.fit(hopper.action, 9).encode(hopper.action))
     with pytest.raises(QDFMError, match="has 5800 transitions, not 5801; ask for fewer"):
         qdfm.load_dataset("qdfm/hopper/medium-v0", bins=9, transitions=5801)
-    with pytest.raises(QDFMError, match="0 transitions .* cannot be read"):
+    with pytest.raises(QDFMError, match=r"0 transitions .* cannot be read"):
         qdfm.load_dataset("qdfm/hopper/medium-v0", bins=9, transitions=0)
 
     with pytest.raises(QDFMError, match=r"already at .*medium-v0; give --replace"):

@@ -1,21 +1,17 @@
 """Data of the MuJoCo tasks: the shipped policies rolled out in worker processes, and kept as Minari sets.
 
-A data set is made of lanes, each of so many transitions of one environment with random numbers of its own; the last
-episode of a lane is cut off. Lanes are stepped a few at a time, so that the policy sees them as one batch, always of
-the same size: the data depends on the seed alone, not on the number of workers, and fewer transitions are the first
-ones of more.
+A data set is made of lanes (`rollouts`) of a fixed length, the last of which may be shorter: the data depends on the
+seed alone, not on the number of workers, and fewer transitions are the first ones of more.
 """
 
 import shutil
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import gymnasium
 import numpy as np
 
 from qdfm.collect.actor import POLICIES, Actor
+from qdfm.collect.rollouts import TOGETHER, Job, Trajectories, episode_returns, join, play, time_limit
 from qdfm.collect.workers import in_processes
 from qdfm.data.actions import ActionSpace
 from qdfm.data.dataset import Dataset, Discretise
@@ -25,33 +21,13 @@ from qdfm.errors import QDFMError
 from qdfm.progress import open_count
 
 MILLION = 1_000_000
-
 LANE = 5_000  # transitions, so that few of the episodes of 1,000 steps are cut off
-TOGETHER = 4  # lanes that are stepped at a time
 
 
-class Trajectories(NamedTuple):
-    """Transitions with continuous actions, in time order, one episode after the other."""
-
-    observation: np.ndarray  # [n, observation]
-    action: np.ndarray  # [n, action]
-    reward: np.ndarray  # [n]
-    next_observation: np.ndarray  # [n, observation]
-    terminated: np.ndarray  # [n]
-    truncated: np.ndarray  # [n], at the time limit or where the lane ends
-    episode: np.ndarray  # [n], numbered from 0
-
-
-@dataclass(frozen=True)
-class Job:
-    """Some lanes to be played: their numbers and lengths. `once` ends a lane with its first episode."""
-
-    task: Task
-    seed: int
-    lanes: tuple[int, ...]
-    lengths: tuple[int, ...]
-    quantiser: ActionSpace | None
-    once: bool = False
+def actor_of(task: Task) -> Actor:
+    """The task's policy."""
+    world = make_mujoco(task.env)
+    return Actor.read(POLICIES / f"{task.policy}.npz", world.action_space.high)  # type: ignore[attr-defined]
 
 
 def collect_mujoco(
@@ -70,8 +46,9 @@ def collect_mujoco(
     if transitions < 1:
         raise QDFMError(f"{transitions} transitions cannot be collected; give at least 1.")
     lengths = [min(LANE, transitions - start) for start in range(0, transitions, LANE)]
+    numbers, actor = range(len(lengths)), actor_of(known)
     jobs = [
-        Job(known, seed, tuple(range(len(lengths))[i : i + TOGETHER]), tuple(lengths[i : i + TOGETHER]), quantiser)
+        Job(known.env, actor, seed, tuple(numbers[i : i + TOGETHER]), tuple(lengths[i : i + TOGETHER]), quantiser)
         for i in range(0, len(lengths), TOGETHER)
     ]
     lanes: list[Trajectories] = []
@@ -85,21 +62,14 @@ def collect_mujoco(
 def replayed(task: str, quantiser: ActionSpace | None, episodes: int = 20, seed: int = 0) -> np.ndarray:
     """Returns `[episodes]` of the task's policy with its actions through the quantiser (None: as they are)."""
     known = find_task(task)
-    limit = _limit(known)
-    lanes = [
-        lane
-        for i in range(0, episodes, TOGETHER)
-        for numbers in [tuple(range(episodes)[i : i + TOGETHER])]
-        for lane in play(Job(known, seed, numbers, (limit,) * len(numbers), quantiser, once=True))
-    ]
-    return np.array([lane.reward.sum() for lane in lanes])
+    return episode_returns(known.env, actor_of(known), episodes, seed, quantiser)
 
 
 def whole_returns(task: str, data: Trajectories) -> np.ndarray:
     """Returns of the episodes that ended or reached the time limit; those that were cut off earlier are left out."""
     last = np.flatnonzero(np.r_[data.episode[1:] != data.episode[:-1], True])
     lengths = np.diff(np.r_[-1, last])
-    whole = data.terminated[last] | (lengths == _limit(find_task(task)))
+    whole = data.terminated[last] | (lengths == time_limit(find_task(task).env))
     returns: np.ndarray = np.bincount(data.episode, data.reward)[whole]
     return returns
 
@@ -153,83 +123,6 @@ def load_mujoco(
         return read_minari(name, actions, normalise, transitions)
     data = collect_mujoco(task, MILLION if transitions is None else transitions, seed, progress=True)
     return Dataset.from_arrays(**data._asdict(), actions=actions, normalise=normalise)
-
-
-def join(lanes: Sequence[Trajectories]) -> Trajectories:
-    """Lanes one after the other, their episodes numbered on."""
-    firsts = np.cumsum([0, *(lane.episode[-1] + 1 for lane in lanes)])
-    numbered = [lane._replace(episode=lane.episode + first) for lane, first in zip(lanes, firsts)]
-    return Trajectories(*(np.concatenate(parts) for parts in zip(*numbered, strict=True)))
-
-
-def play(job: Job) -> list[Trajectories]:
-    """The lanes of a job, stepped together in this process."""
-    worlds = [make_mujoco(job.task.env) for _ in job.lanes]
-    high = worlds[0].action_space.high  # type: ignore[attr-defined]
-    actor = Actor.read(POLICIES / f"{job.task.policy}.npz", high)
-    lanes = [_Lane(w, np.random.default_rng([job.seed, n]), k) for w, n, k in zip(worlds, job.lanes, job.lengths)]
-    seen = np.zeros((TOGETHER, *worlds[0].observation_space.shape), np.float32)  # type: ignore[misc]
-    noise = np.zeros((TOGETHER, len(high)), np.float32)
-    while playing := [i for i, lane in enumerate(lanes) if not lane.over(job.once)]:
-        for i in playing:
-            seen[i], noise[i] = lanes[i].now, lanes[i].generator.standard_normal(len(high), np.float32)
-        action = actor.act(seen, noise)
-        if job.quantiser is not None:
-            action = job.quantiser.decode(job.quantiser.encode(action))
-        for i in playing:
-            lanes[i].step(action[i])
-    for world in worlds:
-        world.close()
-    return [lane.rows() for lane in lanes]
-
-
-class _Lane:
-    """One environment, its random numbers, and what it has seen so far."""
-
-    def __init__(self, world: gymnasium.Env, generator: np.random.Generator, length: int) -> None:
-        self.world, self.generator = world, generator
-        size, moves = world.observation_space, world.action_space
-        self.done, self.number, self.length = 0, 0, length
-        self.data = Trajectories(
-            observation=np.empty((length, *size.shape), size.dtype),  # type: ignore[misc]
-            action=np.empty((length, *moves.shape), moves.dtype),  # type: ignore[misc]
-            reward=np.empty(length),
-            next_observation=np.empty((length, *size.shape), size.dtype),  # type: ignore[misc]
-            terminated=np.zeros(length, bool),
-            truncated=np.zeros(length, bool),
-            episode=np.empty(length, np.int64),
-        )
-        self.now = self._reset()
-
-    def _reset(self) -> np.ndarray:
-        observation: np.ndarray = self.world.reset(seed=int(self.generator.integers(2**31)))[0]
-        return observation
-
-    def over(self, once: bool) -> bool:
-        """Whether it is full, or has played its one episode."""
-        return self.done == self.length or (once and self.number > 0)
-
-    def step(self, action: np.ndarray) -> None:
-        """Record one transition, and begin anew after the last of an episode."""
-        data, i = self.data, self.done
-        then, reward, terminated, truncated, _ = self.world.step(action)
-        data.observation[i], data.action[i], data.next_observation[i] = self.now, action, then
-        data.reward[i], data.terminated[i], data.episode[i] = float(reward), terminated, self.number
-        self.done += 1
-        data.truncated[i] = truncated or (self.done == self.length and not terminated)
-        self.now = then
-        if terminated or truncated:
-            self.number += 1
-            self.now = self._reset()
-
-    def rows(self) -> Trajectories:
-        """The transitions that were played."""
-        return Trajectories(*(x[: self.done] for x in self.data))
-
-
-def _limit(task: Task) -> int:
-    """The longest episode."""
-    return gymnasium.spec(task.env).max_episode_steps or 0
 
 
 def _write(task: Task, seed: int, data: Trajectories) -> None:

@@ -4,7 +4,7 @@ The names follow D4RL's, the data does not: ours comes from the policies in coll
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,11 +58,12 @@ def normalised(task: str, returns: Any) -> np.ndarray:
 
 
 def make_mujoco(env: str) -> "gymnasium.Env":
-    """The environment of a Gymnasium id; without MuJoCo, the command that installs it."""
+    """The environment of a Gymnasium id, MuJoCo's or not; without MuJoCo, the command that installs it."""
     import gymnasium
 
+    needed = "mujoco" in str(gymnasium.spec(env).entry_point)
     try:
-        with quiet():
+        with quiet() if needed else nullcontext():
             return gymnasium.make(env, disable_env_checker=True)
     except (ImportError, gymnasium.error.DependencyNotInstalled):
         raise QDFMError(f'{env} needs MuJoCo; install it with pip install "qdfm[mujoco]".') from None
