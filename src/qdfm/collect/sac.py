@@ -29,7 +29,8 @@ from qdfm.collect.rollouts import Lane, Trajectories, empty_rows, episode_return
 from qdfm.errors import Diverged, QDFMError
 from qdfm.progress import open_count
 
-Weights = tuple[jax.Array, ...]  # w0, b0, w1, b1, ...; w [inputs, outputs], for twins with an axis of 2 before
+Weights = tuple[jax.Array, ...]  # w0, b0, w1, b1, ...; w [inputs, outputs]
+Twins = tuple[Weights, Weights]
 
 
 @dataclass(frozen=True)
@@ -79,8 +80,8 @@ class Learner(NamedTuple):
     """All that training changes."""
 
     actor: Weights
-    critics: Weights
-    targets: Weights
+    critics: Twins
+    targets: Twins
     log_alpha: jax.Array
     optimisers: tuple[Any, Any, Any]  # of actor, critics and temperature
 
@@ -112,10 +113,10 @@ def draw(actor: Weights, observation: jax.Array, noise: jax.Array) -> tuple[jax.
     return jnp.tanh(before), jnp.sum(gaussian - squash, -1)
 
 
-def values(critics: Weights, observation: jax.Array, action: jax.Array) -> jax.Array:
+def values(critics: Twins, observation: jax.Array, action: jax.Array) -> jax.Array:
     """What both critics say, `[2, B]`."""
     x = jnp.concatenate([observation, action], -1)
-    return jax.vmap(forward, (0, None))(critics, x)[..., 0]
+    return jnp.stack([forward(critic, x)[:, 0] for critic in critics])
 
 
 def bootstrap(learner: Learner, batch: Batch, noise: jax.Array, gamma: float) -> jax.Array:
@@ -132,10 +133,10 @@ def temperature_loss(log_alpha: jax.Array, log_prob: jax.Array, dimensions: int)
 
 def initial(config: SAC, key: jax.Array, size: int, dimensions: int) -> Learner:
     """A learner for observations of that size and actions of so many dimensions."""
-    actor_key, critic_key = jax.random.split(key)
+    actor_key, one, other = jax.random.split(key, 3)
     actor = layers(actor_key, (size, config.hidden, config.hidden, 2 * dimensions))
     sizes = (size + dimensions, config.hidden, config.hidden, 1)
-    critics = jax.vmap(lambda key: layers(key, sizes))(jax.random.split(critic_key))
+    critics = (layers(one, sizes), layers(other, sizes))
     log_alpha = jnp.zeros(())
     adam = optax.adam(config.learning_rate)
     optimisers = (adam.init(actor), adam.init(critics), adam.init(log_alpha))
@@ -149,7 +150,7 @@ def update(config: SAC, learner: Learner, batch: Batch, key: jax.Array) -> tuple
     y = bootstrap(learner, batch, noise[0], config.gamma)
     alpha = jnp.exp(learner.log_alpha)
 
-    def critic_loss(critics: Weights) -> jax.Array:
+    def critic_loss(critics: Twins) -> jax.Array:
         return jnp.mean((values(critics, batch.observation, batch.action) - y) ** 2, -1).sum()
 
     loss, slope = jax.value_and_grad(critic_loss)(learner.critics)
