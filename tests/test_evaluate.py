@@ -20,8 +20,9 @@ from qdfm.data.spec import Spec
 from qdfm.envs.grid import propagate
 from qdfm.envs.gymnasium import GymEnv, adapted
 from qdfm.envs.multigoal import MultiGoal
+from qdfm.envs.vector import PARALLEL
 from qdfm.errors import QDFMError
-from qdfm.evaluate import PARALLEL, Evaluation, evaluate, rollout
+from qdfm.evaluate import Evaluation, evaluate, rollout
 
 UP, DOWN, LEFT, RIGHT = range(4)
 DELTA = {UP: (0, 1), DOWN: (0, -1), LEFT: (-1, 0), RIGHT: (1, 0)}
