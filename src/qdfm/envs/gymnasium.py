@@ -5,7 +5,7 @@ import random
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import gymnasium
@@ -16,6 +16,7 @@ from gymnasium.wrappers import FlattenObservation
 
 from qdfm.data.actions import ActionSpace, Bins, Codebook, Discrete, MultiDiscrete
 from qdfm.envs.base import JaxEnv
+from qdfm.envs.mujoco import quiet
 from qdfm.envs.registry import ENVIRONMENTS
 from qdfm.errors import QDFMError, unknown
 
@@ -138,15 +139,19 @@ def unknown_id(kind: str, name: str, known: Iterable[str]) -> QDFMError:
     return unknown(kind, name, [*known, *gymnasium.registry], note)
 
 
-def make(name: str, trained: ActionSpace | None = None) -> gymnasium.Env:
-    """A Gymnasium or MO-Gymnasium environment by its id, its observation one array; actions as in `action_space_of`."""
+def make(name: str, trained: ActionSpace | None = None, **options: Any) -> gymnasium.Env:
+    """A Gymnasium or MO-Gymnasium environment by its id, its observation one array; actions as in `action_tokens`.
+
+    The options are those of `gymnasium.make`.
+    """
     if not registered(name):
         raise unknown_id("environment", name, ENVIRONMENTS)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*precision lowered")  # of a Box's bounds; no user can mend that
         try:
-            # The checker takes a vector of rewards for a mistake; MO-Gymnasium's own make leaves it out too.
-            return adapted(gymnasium.make(name, disable_env_checker=True), trained)
+            with quiet() if "mujoco" in str(gymnasium.registry[name].entry_point) else nullcontext():
+                # The checker takes a vector of rewards for a mistake; MO-Gymnasium's own make leaves it out too.
+                return adapted(gymnasium.make(name, disable_env_checker=True, **options), trained)
         except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
             # Gymnasium's own error about a missing package mostly comes from the one that names the module.
             cause = error if isinstance(error, ImportError) else error.__cause__
