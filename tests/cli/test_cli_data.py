@@ -43,14 +43,14 @@ def test_data_make_and_load(capsys):
 
 
 def test_data_make_in_an_id(capsys):
-    assert main(["data", "make", "CartPole-v1", "--transitions", "50", "--seed", "3"]) == 0
+    assert main(["data", "make", "CartPole-v1", "--steps", "50", "--seed", "3"]) == 0
     assert "Wrote 50 transitions, mean return [" in capsys.readouterr().out
     made, same = qdfm.load_dataset("CartPole-v1.npz"), collect_gymnasium("CartPole-v1", 50, seed=3)
     np.testing.assert_array_equal(made.observation, same.observation)
     assert main(["train", "CartPole-v1", *CLONE, "--episodes", "2"]) == 0
     played = json.loads(capsys.readouterr().out.splitlines()[1])
     assert played["return_mean"] == [played["length_mean"]]  # +1 per step
-    for option in ("--transitions", "--seed"):
+    for option in ("--steps", "--seed"):
         said = refusal(capsys, "data", "make", "multigoal-2", option, "3")
         assert f"{option} does not concern the built-in multigoal-2; leave it out." in said
 

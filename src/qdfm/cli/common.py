@@ -1,4 +1,4 @@
-"""What several commands share: the call of tyro, and the options of those that play."""
+"""What several commands share: the call of tyro, and the options of those that read data or play."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -8,6 +8,9 @@ from typing import Annotated
 import tyro
 from tyro.conf import Positional, arg
 
+from qdfm.data.dataset import Dataset
+from qdfm.data.sources import GENERATORS, load_dataset
+from qdfm.data.tables import Columns
 from qdfm.errors import QDFMError
 from qdfm.train import trained_task
 
@@ -40,9 +43,33 @@ class PlayArguments:
         return task
 
 
-def sizes(num_actions: tuple[int, ...] | None) -> int | tuple[int, ...] | None:
-    """The numbers of actions as `load_dataset` takes them."""
-    return num_actions[0] if num_actions is not None and len(num_actions) == 1 else num_actions
+@dataclasses.dataclass(frozen=True)
+class DataArguments:
+    """How a source is read."""
+
+    columns: Columns = dataclasses.field(default_factory=Columns)
+    """Names of the columns of a .parquet or .csv file."""
+    num_actions: tuple[int, ...] | None = None
+    """Number of actions where the data does not show all of them, one number per part."""
+    bins: int | None = None
+    """Continuous actions: so many values per dimension (default of the MuJoCo tasks: 41)."""
+    codebook: int | None = None
+    """Continuous actions: the nearest of so many whole actions, instead of bins."""
+    transitions: int | None = None
+    """Only so many transitions of a Minari set, a MuJoCo task or a Gymnasium id."""
+
+    def load(self, source: str, normalise: bool = True) -> Dataset:
+        """The data."""
+        sizes = self.num_actions
+        return load_dataset(
+            source,
+            columns=None if source in GENERATORS or self.columns == Columns() else self.columns,
+            num_actions=sizes[0] if sizes is not None and len(sizes) == 1 else sizes,
+            normalise=normalise,
+            bins=self.bins,
+            codebook=self.codebook,
+            transitions=self.transitions,
+        )
 
 
 def file_name(task: str) -> str:

@@ -8,10 +8,10 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from qdfm.cli.common import FLAT, file_name, parse, sizes
+from qdfm.cli.common import FLAT, DataArguments, file_name, parse
 from qdfm.data.dataset import Dataset
-from qdfm.data.sources import GENERATORS, collected, load_dataset
-from qdfm.data.tables import Columns
+from qdfm.data.sources import GENERATORS, collected
+from qdfm.envs.mujoco import TASKS
 from qdfm.errors import QDFMError
 
 
@@ -20,11 +20,8 @@ class InspectArguments:
     """What is in the data: shapes, objectives, actions, returns, and what looks odd."""
 
     source: Annotated[Positional[str], arg(metavar="NAME_OR_FILE")]
-    """A built-in task or a .npz, .parquet or .csv file."""
-    columns: Columns = dataclasses.field(default_factory=Columns)
-    """Names of the columns of a .parquet or .csv file."""
-    num_actions: tuple[int, ...] | None = None
-    """Number of actions where the data does not show all of them, one number per part."""
+    """A built-in task, a .npz, .parquet or .csv file, a Minari id or a Gymnasium id."""
+    data: Annotated[DataArguments, FLAT] = dataclasses.field(default_factory=DataArguments)
 
 
 def inspect(words: Sequence[str]) -> None:
@@ -33,9 +30,7 @@ def inspect(words: Sequence[str]) -> None:
     def command(args: Annotated[InspectArguments, FLAT]) -> None:
         from qdfm.data.inspect import inspect, render
 
-        columns = args.columns if args.columns != Columns() else None
-        data = load_dataset(args.source, columns=columns, num_actions=sizes(args.num_actions))
-        Console().print(render(inspect(data)))
+        Console().print(render(inspect(args.data.load(args.source))))
 
     command.__doc__ = InspectArguments.__doc__
     parse("data inspect", command, words)
@@ -43,22 +38,30 @@ def inspect(words: Sequence[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class MakeArguments:
-    """Write built-in data, or random behaviour in a Gymnasium id, to a .npz file that qdfm.load_dataset reads."""
+    """Write data for qdfm.load_dataset: built-in data, or random behaviour in a Gymnasium id, to a .npz file; a MuJoCo
+    task as a Minari set, where load_dataset finds it by its name."""
 
     name: Annotated[Positional[str], arg(metavar="NAME")]
     """The built-in task, or a Gymnasium or MO-Gymnasium id with discrete actions."""
-    transitions: int | None = None
-    """How many transitions to collect in a Gymnasium id (default: 10000)."""
+    steps: int | None = None
+    """How many transitions to collect (default: 10000 in a Gymnasium id, 1000000 of a MuJoCo task)."""
     seed: int | None = None
-    """The seed to collect with in a Gymnasium id (default: 0)."""
+    """The seed to collect with in a Gymnasium id or a MuJoCo task (default: 0)."""
     out: Path | None = None
-    """The file (default: NAME.npz)."""
+    """The .npz file (default: NAME.npz)."""
+    replace: bool = False
+    """Renew the Minari set of a MuJoCo task."""
 
 
 def make(words: Sequence[str]) -> None:
     """Write data and say how much."""
 
     def command(args: Annotated[MakeArguments, FLAT]) -> None:
+        if args.name in TASKS:
+            _make_minari(args)
+            return
+        if args.replace:
+            raise QDFMError(f"--replace does not concern {args.name}, which is a file; leave it out.")
         data = _made(args)
         out = args.out or Path(f"{file_name(args.name)}.npz")
         data.save(out)
@@ -70,9 +73,27 @@ def make(words: Sequence[str]) -> None:
 
 
 def _made(args: MakeArguments) -> Dataset:
-    given = {k: v for k in ("transitions", "seed") if (v := getattr(args, k)) is not None}
     if args.name in GENERATORS:
-        if given:
-            raise QDFMError(f"--{next(iter(given))} does not concern the built-in {args.name}; leave it out.")
+        for option in ("steps", "seed"):
+            if getattr(args, option) is not None:
+                raise QDFMError(f"--{option} does not concern the built-in {args.name}; leave it out.")
         return GENERATORS[args.name].make()
-    return collected("task", args.name, **given)
+    given = {"transitions": args.steps, "seed": args.seed}
+    return collected("task", args.name, **{k: v for k, v in given.items() if v is not None})
+
+
+def _make_minari(args: MakeArguments) -> None:
+    from qdfm.collect.mujoco import MILLION, make_minari
+    from qdfm.data.minari import local_set
+
+    if args.out is not None:
+        raise QDFMError(
+            f"--out does not concern {args.name}, which becomes a Minari set; set MINARI_DATASETS_PATH instead."
+        )
+    steps = MILLION if args.steps is None else args.steps
+    name = make_minari(args.name, steps, args.seed or 0, progress=True, replace=args.replace)
+    made = local_set(name)
+    assert made is not None
+    mean, score = made["mean_return"], made["normalised_score"]
+    played = "no whole episode" if mean is None else f"mean return {mean:.1f}, normalised score {score:.1f}"
+    print(f"Wrote {made['total_steps']} transitions, {played}, to the Minari set {name}.")

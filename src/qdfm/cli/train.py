@@ -10,13 +10,15 @@ from tyro.conf import Positional, arg
 
 from qdfm.algorithms import ALGORITHMS
 from qdfm.algorithms.base import Config
-from qdfm.cli.common import FLAT, file_name, parse, sizes
-from qdfm.data.sources import GENERATORS, is_file, load_dataset
-from qdfm.data.tables import Columns
+from qdfm.cli.common import FLAT, DataArguments, file_name, parse
+from qdfm.data.minari import environment_of, local_set
+from qdfm.data.sources import GENERATORS, is_file
+from qdfm.envs.mujoco import TASKS
 from qdfm.errors import QDFMError, unknown
 from qdfm.train import Options, train
 
 QUICK_SHARE = 0.1
+QUICK_TRANSITIONS = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +26,8 @@ class TrainArguments:
     """Train on a built-in task or on a log file, and keep everything in one folder."""
 
     task: Annotated[Positional[str], arg(metavar="TASK")]
-    """A built-in task (see qdfm list), a .npz, .parquet or .csv file, or a Gymnasium id for random behaviour there."""
+    """A built-in task (see qdfm list), a .npz, .parquet or .csv file, a Minari id, or a Gymnasium id for random
+    behaviour there."""
     algo: str = "qdfm"
     """The algorithm (see qdfm list); its own options follow below, those of another with --algo A --help."""
     seeds: int = 1
@@ -32,19 +35,17 @@ class TrainArguments:
     out: Path | None = None
     """The run's folder (default: runs/TASK-ALGO)."""
     quick: bool = False
-    """A tenth of the default gradient steps, for a first look."""
+    """A tenth of the default gradient steps, and 100,000 transitions of a MuJoCo task that was not made yet, for a
+    first look."""
     paper: bool = False
     """Start from the preset of the paper, where the algorithm has one."""
     resume: bool = False
     """Go on with the run in the folder."""
     episodes: int = 100
     """Episodes to play at the end, where the task has an environment; 0: none."""
-    columns: Columns = dataclasses.field(default_factory=Columns)
-    """Names of the columns of a .parquet or .csv file."""
-    num_actions: tuple[int, ...] | None = None
-    """Number of actions where the data does not show all of them, one number per part."""
+    data: Annotated[DataArguments, FLAT] = dataclasses.field(default_factory=DataArguments)
     normalise: bool = True
-    """Standardise the observations of a file."""
+    """Standardise the observations of a file, a Minari set or a MuJoCo task."""
     run: Annotated[Options, FLAT] = dataclasses.field(default_factory=Options)
 
 
@@ -75,24 +76,41 @@ def _run_training(args: TrainArguments, config: Config) -> None:
     logged = is_file(args.task)
     if args.task in ENVIRONMENTS and args.task not in GENERATORS:
         raise QDFMError(f"{args.task} is an environment without built-in data; give a log file of it instead.")
-    columns = args.columns if args.task not in GENERATORS and args.columns != Columns() else None
-    data = load_dataset(args.task, columns=columns, num_actions=sizes(args.num_actions), normalise=args.normalise)
     if args.seeds < 1:
         raise QDFMError(f"--seeds is {args.seeds}; give at least 1.")
+    data = _few(args).load(args.task, args.normalise)
     out = args.out or Path("runs") / f"{Path(args.task).stem if logged else file_name(args.task)}-{config.name}"
-    task = None if logged else args.task
-    agents = train(config, data, range(args.seeds), out, args.resume, options=args.run, task=task)
+    place = None if logged else _place(args.task)
+    agents = train(config, data, range(args.seeds), out, args.resume, options=args.run, task=place)
     print(f"Saved {len(agents)} agent(s) in {out}.")
-    if logged:
+    if place is None:
         returns = data.returns()
         print(f"The data's own mean return per episode: {[round(float(r), 4) for r in returns.mean(0)]}.")
-    elif args.episodes > 0 and (args.task in ENVIRONMENTS or args.task not in GENERATORS):
+    elif args.episodes > 0:
         if data.spec.objectives > 1 and config.preference is None:
             print("The agents follow a preference; play with qdfm evaluate --preference or qdfm pareto.")
             return
         for seed, agent in enumerate(agents):
-            done = evaluate(agent, args.task, args.episodes, seed=seed, progress=True)
+            done = evaluate(agent, place, args.episodes, seed=seed, progress=True)
             print(json.dumps({"seed": seed, **done.summary()}))
+
+
+def _few(args: TrainArguments) -> DataArguments:
+    """The options of the data, with fewer transitions where a quick run would have to make all of them first."""
+    task = TASKS.get(args.task)
+    if not args.quick or task is None or args.data.transitions is not None or local_set(task.minari) is not None:
+        return args.data
+    return dataclasses.replace(args.data, transitions=QUICK_TRANSITIONS)
+
+
+def _place(task: str) -> str | None:
+    """Where agents trained on a task play: there, or in the environment that a Minari set names."""
+    from qdfm.envs.gymnasium import registered
+    from qdfm.envs.registry import ENVIRONMENTS
+
+    if task in ENVIRONMENTS or task in TASKS or registered(task):
+        return task
+    return None if task in GENERATORS else environment_of(task)
 
 
 def _value_of(words: Sequence[str], option: str) -> str | None:

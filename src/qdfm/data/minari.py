@@ -33,6 +33,14 @@ def local_set(name: str) -> dict[str, Any] | None:
     return found
 
 
+def environment_of(name: str) -> str | None:
+    """The id of the environment that a local set names, where Gymnasium knows it."""
+    from qdfm.envs.gymnasium import registered
+
+    spec = minari_for(name).load_dataset(name).env_spec
+    return spec.id if spec is not None and registered(spec.id) else None
+
+
 def set_folder(name: str) -> Path:
     """Where Minari keeps a set, be it there or not."""
     minari_for(name)
