@@ -52,7 +52,7 @@ NOTES = (
     "Two models, both with a separate behaviour network μ̂ from which the chain starts, M = 64 and N = 20 unless "
     "varied. Paper: the algorithm as printed (softplus rates, squared error, the literal sum over M endpoints that are "
     "drawn from the model, one scalar critic, β = 20 unscaled), with fewer steps. Ours: posterior rates, "
-    "cross-entropy, the collapsed objective, M endpoints drawn from the behaviour, twin critics, β in units of the values. "
+    "cross-entropy, the collapsed objective, M endpoints drawn from the behaviour, twin critics, β in units of values. "
     "QDFM() itself has neither M nor N for one token: it enumerates its endpoints and acts in one step. M is also the "
     "number of actions in the critic's backup.\n\n"
     "Train s: all seeds together in one program, compiling included, on the device named above; the paper's is of one "
