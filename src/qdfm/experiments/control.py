@@ -63,7 +63,7 @@ class Size:
 
 
 FULL = Size()
-QUICK = Size(transitions=20_000, episodes=3, share=0.02)
+QUICK = Size(transitions=20_000, episodes=3, share=0.004)
 
 
 @dataclass(frozen=True)
