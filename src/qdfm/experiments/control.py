@@ -123,8 +123,7 @@ def played(task: str, returns: np.ndarray) -> dict[str, Any]:
 
 def play(agent: Agent, task: str, episodes: int, seed: int, greedy: bool, progress: bool) -> dict[str, Any]:
     """Episodes of an agent."""
-    world = TASKS[task].env
-    return played(task, evaluate(agent, world, episodes, seed, greedy, progress=progress).returns[:, 0])
+    return played(task, evaluate(agent, task, episodes, seed, greedy, progress=progress).returns[:, 0])
 
 
 def judge(agent: Agent, place: Place, seed: int, progress: bool) -> dict[str, Any]:
