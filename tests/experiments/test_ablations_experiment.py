@@ -130,6 +130,7 @@ def test_a_tiny_run(tmp_path, monkeypatch):
     ):  # fmt: skip
         monkeypatch.setattr(ablations, name, value)
     monkeypatch.setattr(control, "FRESH", 50)
+    monkeypatch.setattr(control, "REPLAYED", 2)
     run(Settings(tmp_path, seeds=1, only=(HOPPER,), progress=False))
     found = json.loads((tmp_path / "results.json").read_text())["results"]
     assert list(found) == ["samples", "steps", "inference", "starts"]

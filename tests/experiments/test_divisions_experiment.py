@@ -76,6 +76,7 @@ def test_a_tiny_run(tmp_path, monkeypatch):
     monkeypatch.setattr(divisions, "CODINGS", {"codebook-16": Coding("codebook", 16), "bins-3": Coding("bins", 3)})
     monkeypatch.setattr(divisions, "FULL", Size(transitions=200, episodes=1))
     monkeypatch.setattr(control, "FRESH", 50)
+    monkeypatch.setattr(control, "REPLAYED", 2)
     run(Settings(tmp_path, seeds=1, only=(HOPPER,), progress=False))
     payload = json.loads((tmp_path / "results.json").read_text())
     assert payload["provenance"]["command"] == f"qdfm reproduce divisions --only {HOPPER} --seeds 1"

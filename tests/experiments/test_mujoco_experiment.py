@@ -177,6 +177,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mujoco, "CODINGS", {"codebook": Coding("codebook", 4), "tokens": Coding("bins", 3)})
     monkeypatch.setattr(mujoco, "QUICK", Size(transitions=300, episodes=2, share=0.01))
     monkeypatch.setattr(control, "FRESH", 100)
+    monkeypatch.setattr(control, "REPLAYED", 2)
 
 
 def test_a_tiny_run_and_its_pieces(tmp_path, tiny):

@@ -29,6 +29,7 @@ MEDIUM = tuple(name for name in TASKS if name.endswith("-medium"))
 HORIZON = 1000  # steps after which the environments cut an episode off
 FRESH = 20_000  # transitions, collected anew, on which the quantisation error is measured
 FRESH_SEED = 10_000  # far from the seeds of the data
+REPLAYED = 20  # episodes of the behaviour through the quantiser
 
 SOURCE = (
     "The data are rollouts of our own policies (`qdfm data make`), not Minari's, so that scores can be compared within "
@@ -75,17 +76,17 @@ class Place:
     size: Size
 
     def described(self) -> dict[str, Any]:
-        """What the cells of this place depend on."""
-        about = {"task": self.task, "coding": asdict(self.coding)}
-        return about | {"transitions": self.size.transitions, "episodes": self.size.episodes}
+        """What all cells of this place depend on."""
+        return {"task": self.task, "coding": asdict(self.coding), "transitions": self.size.transitions}
 
     def data(self) -> Dataset:
         """The transitions, kept while a process stays at this task and coding."""
-        return _data(self.task, self.coding, self.size.transitions)
+        return load(self.task, self.coding, self.size.transitions)
 
 
 @lru_cache(maxsize=2)
-def _data(task: str, coding: Coding, transitions: int | None) -> Dataset:
+def load(task: str, coding: Coding, transitions: int | None) -> Dataset:
+    """The data of a task with its actions as tokens."""
     kinds: dict[str, Any] = {coding.kind: coding.count}
     return load_dataset(task, transitions=transitions, **kinds)
 
@@ -111,9 +112,9 @@ def behaviour(cells: Cells, place: Place) -> dict[str, Any]:
             "return": float(returns.mean()) if len(returns) else None,
             "quantisation_error": quantisation_error(space, fresh.action),
         }
-        return {"data": facts, "replayed": played(place.task, replayed(place.task, space, place.size.episodes))}
+        return {"data": facts, "replayed": played(place.task, replayed(place.task, space, REPLAYED))}
 
-    return cells.get(place.described() | {"policy": "behaviour"}, compute)
+    return cells.get(place.described() | {"policy": "behaviour", "episodes": REPLAYED}, compute)
 
 
 def played(task: str, returns: np.ndarray) -> dict[str, Any]:
@@ -157,7 +158,8 @@ def trained(
             "data": known,
         }
 
-    return cells.get(place.described() | {"config": config.described(), "seeds": seeds} | describes, compute)
+    key = place.described() | {"config": config.described(), "seeds": seeds, "episodes": place.size.episodes}
+    return cells.get(key | describes, compute)
 
 
 # What tables are made of

@@ -19,8 +19,8 @@ from qdfm.agent import Agent
 from qdfm.algorithms import QDFM
 from qdfm.algorithms.base import Config
 from qdfm.data.dataset import Dataset
-from qdfm.data.sources import load_dataset
 from qdfm.experiments.cells import FULL_SEEDS, Cells, Settings
+from qdfm.experiments.control import Coding, load
 from qdfm.experiments.mujoco import baselines, qdfm
 from qdfm.experiments.report import provenance, write_report
 from qdfm.experiments.runtime_report import FINDINGS, NOTES, draw, headlines, tabulate
@@ -164,7 +164,7 @@ def _only(scale: Scale, *names: str) -> dict[str, Any]:
 
 
 def _data(scale: Scale) -> Dataset:
-    return load_dataset("hopper-medium", codebook=scale.choices, transitions=scale.transitions)
+    return load("hopper-medium", Coding("codebook", scale.choices), scale.transitions)
 
 
 def _rates_on_data(config: Config, scale: Scale, seeds: int) -> dict[str, Any]:
