@@ -10,7 +10,7 @@ from qdfm.data.actions import Discrete
 from qdfm.data.spec import Spec
 from qdfm.experiments import EXPERIMENTS, runtime
 from qdfm.experiments.cells import Settings
-from qdfm.experiments.runtime import METHODS, QUICK_NAMES, SCHEDULE, Scale, noise, report, run
+from qdfm.experiments.runtime import METHODS, QUICK_NAMES, SCHEDULE, Scale, noise, phase_rates, report, run
 from qdfm.experiments.runtime_report import PAPER_SCALING, draw, extrapolated, headlines, tabulate
 
 
@@ -28,8 +28,11 @@ def test_every_method_has_the_papers_schedule():
     assert set(QUICK_NAMES["method"]) <= METHODS.keys()
 
 
-def test_noise_has_the_shape_of_hopper():
+def test_noise_has_the_shape_of_hopper_and_can_be_trained_on():
     data = noise(2000, 5)
+    timed = phase_rates(BC(clone_steps=7, batch_size=8, hidden=(8,)), data, 2, Scale(seconds=0.0, chunk=2))
+    assert timed.keys() == {"clone"}
+    assert timed["clone"]["steps"] == 7
     assert data.spec.observation_shape == (11,)
     assert data.spec.choices == (5,)
     assert set(np.unique(data.action)) == set(range(5))
@@ -83,16 +86,16 @@ def test_a_tiny_run(tmp_path, monkeypatch):
     methods = {"QDFM": QDFM(**flow, **small), "BC": BC(clone_steps=10, **small)}
     monkeypatch.setattr(runtime, "METHODS", methods)
     scale = Scale(
-        transitions=200, choices=4, seeds=2, seconds=0.0, chunk=2, calls=10, batch=3, actions=(4,), rows=50
+        transitions=200, choices=4, seeds=1, seconds=0.0, chunk=2, calls=10, batch=3, actions=(4,), rows=50
     )  # fmt: skip
     report(Settings(tmp_path, progress=False), scale)
     payload = json.loads((tmp_path / "results.json").read_text())
     assert payload["provenance"]["command"] == "qdfm reproduce runtime"
     found = payload["results"]
-    phases = found["steps"]["QDFM"]["2"]["phases"]
+    phases = found["steps"]["QDFM"]["1"]["phases"]
     assert {name: phase["steps"] for name, phase in phases.items()} == {"warmup": 2, "critic": 2, "improve": 2}
     assert all(phase["steps_per_second"] > 0 for phase in phases.values())
-    assert found["schedule"]["2"]["steps"] == 6
+    assert found["schedule"]["1"]["steps"] == 6
     assert found["act"]["device"].keys() == found["act"]["cpu"].keys() == methods.keys()
     assert found["act"]["device"]["BC"].keys() == {"one", "batch"}
     assert found["scaling"]["QDFM"].keys() == {"4"}

@@ -64,7 +64,7 @@ class Size:
 
 
 FULL = Size()
-QUICK = Size(transitions=20_000, episodes=3, share=0.004)
+QUICK = Size(transitions=20_000, episodes=3, share=0.002)
 
 
 @dataclass(frozen=True)

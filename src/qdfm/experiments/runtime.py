@@ -199,20 +199,14 @@ def phase_rates(config: Config, dataset: Dataset, seeds: int, scale: Scale) -> d
         if phase.steps == 0:
             continue
         cached = None if cache is None else cache(state, data, keys)
-        run = partial(chunk, data=data, cache=cached, keys=keys, first=jnp.int32(0), length=scale.chunk)
-        state, _ = jax.block_until_ready(run(state))  # compiles
-        out[phase.name] = {"steps": phase.steps, "steps_per_second": _steps_per_second(run, state, scale)}
+        times: list[float] = []
+        while len(times) < 4 or sum(times[1:]) < scale.seconds:
+            began = time.perf_counter()
+            state, _ = jax.block_until_ready(chunk(state, data, cached, keys, jnp.int32(0), length=scale.chunk))
+            times.append(time.perf_counter() - began)
+        speed = scale.chunk / float(np.median(times[1:]))  # the first call compiles
+        out[phase.name] = {"steps": phase.steps, "steps_per_second": speed}
     return out
-
-
-def _steps_per_second(run: Callable[..., Any], state: Any, scale: Scale) -> float:
-    """The median over scans that follow each other for long enough."""
-    times: list[float] = []
-    while sum(times) < scale.seconds or len(times) < 3:
-        began = time.perf_counter()
-        state, _ = jax.block_until_ready(run(state))
-        times.append(time.perf_counter() - began)
-    return scale.chunk / float(np.median(times))
 
 
 def act_times(names: Iterable[str], scale: Scale) -> dict[str, dict[str, float]]:
