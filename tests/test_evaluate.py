@@ -19,9 +19,11 @@ from qdfm.data.actions import Discrete, MultiDiscrete
 from qdfm.data.spec import Spec
 from qdfm.envs.grid import propagate
 from qdfm.envs.gymnasium import GymEnv, adapted
+from qdfm.envs.mujoco import TASKS, Task
 from qdfm.envs.multigoal import MultiGoal
+from qdfm.envs.vector import PARALLEL
 from qdfm.errors import QDFMError
-from qdfm.evaluate import PARALLEL, Evaluation, evaluate, rollout
+from qdfm.evaluate import Evaluation, evaluate, rollout
 
 UP, DOWN, LEFT, RIGHT = range(4)
 DELTA = {UP: (0, 1), DOWN: (0, -1), LEFT: (-1, 0), RIGHT: (1, 0)}
@@ -189,6 +191,30 @@ def test_cartpole_drawn_actions_follow_from_the_seed():
     assert not np.array_equal(one.returns, other.returns)
 
 
+def test_drawn_episodes_do_not_depend_on_the_copies_beside_them():
+    agent = cloner(CARTPOLE)
+    many = evaluate(agent, "CartPole-v1", 6, seed=4)
+    with gymnasium.make("CartPole-v1") as env:
+        one_by_one = evaluate(agent, env, 6, seed=4)
+        np.testing.assert_array_equal(many.lengths, one_by_one.lengths)
+        env.reset()  # still open
+        first = evaluate(agent, env, 1, seed=4)
+    assert first.lengths[0] == many.lengths[0]
+    assert len(set(many.lengths)) > 1
+
+
+def test_a_mujoco_task_plays_in_its_environment_and_has_scores(monkeypatch):
+    monkeypatch.setitem(TASKS, "cart-medium", Task("cart-medium", "CartPole-v1", "none", low=10.0, high=30.0))
+    agent = cloner(CARTPOLE)
+    scored, plain = evaluate(agent, "cart-medium", 4, seed=1), evaluate(agent, "CartPole-v1", 4, seed=1)
+    np.testing.assert_array_equal(scored.returns, plain.returns)
+    np.testing.assert_allclose(scored.scores, 5 * (plain.lengths - 10))
+    assert scored.summary()["score_mean"] == pytest.approx(5 * (plain.lengths.mean() - 10))
+    assert plain.scores is None
+    assert "score_mean" not in plain.summary()
+    assert evaluate(agent, "cart-medium", 1, gamma=0.9).scores is None  # a scale of plain returns
+
+
 def test_multigoal_behind_gymnasium_is_the_same_world():
     exact, n = propagate(MultiGoal(4), wandering()), 250
     due = exact.shares[-1]
@@ -254,6 +280,42 @@ def test_masks_that_the_environment_reports_are_kept(greedy):
     env = Parts(legal=[[0, 0, 1], [1, 0, 0]])
     done = evaluate(parts_agent(), env, 4, seed=0, greedy=greedy)
     np.testing.assert_array_equal(done.returns, np.full((4, 1), 6.0))
+
+
+class OneByOne(Parts):
+    """Copies of one, two, three steps; stepping one that is over is a mistake."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        type(self).made += 1
+        super().__init__(legal=[[0, 0, 1], [1, 0, 0]], steps=type(self).made)
+
+    def step(self, action: np.ndarray) -> tuple[Any, ...]:
+        assert self.left > 0
+        return super().step(action)
+
+
+def registered(monkeypatch: pytest.MonkeyPatch, entry: type, **options: Any) -> str:
+    """The id of an environment that this module alone knows."""
+    spec = gymnasium.envs.registration.EnvSpec("here-v0", entry, kwargs=options)
+    monkeypatch.setitem(gymnasium.registry, "here-v0", spec)
+    return "here-v0"
+
+
+def test_a_copy_that_has_nothing_left_rests(monkeypatch):
+    done = evaluate(parts_agent(), registered(monkeypatch, OneByOne), 3, seed=0)
+    assert sorted(done.lengths.tolist()) == [1, 2, 3]
+    np.testing.assert_array_equal(done.returns[:, 0], 2.0 * done.lengths)
+
+
+def test_workers_play_the_same_episodes_with_masks_and_vectors_of_rewards(monkeypatch):
+    name = registered(monkeypatch, Parts, objectives=2, legal=[[1, 1, 1], [0, 1, 0]])
+    alone, beside = (evaluate(parts_agent(2), name, 5, 2, False, [0.5, 0.5], workers=workers) for workers in (1, 2))
+    np.testing.assert_array_equal(alone.returns, beside.returns)
+    np.testing.assert_array_equal(alone.lengths, beside.lengths)
+    assert (alone.returns[:, 1] == 3).all()  # the mask leaves one choice of two
+    assert len(set(alone.returns[:, 0])) > 1
 
 
 def test_several_objectives_give_a_return_each():
@@ -378,6 +440,13 @@ def test_a_preference_that_is_none(env, preference, says):
 def test_preferences_that_are_not_one_per_episode():
     with pytest.raises(QDFMError, match="There are 3 preferences for 2 episodes; give one, or one per episode"):
         evaluate(parts_agent(2), Parts(2), 2, preference=np.full((3, 2), 0.5))
+
+
+def test_workers_that_cannot_be():
+    with pytest.raises(QDFMError, match="workers is 0; give at least 1"):
+        evaluate(cloner(CARTPOLE), "CartPole-v1", 2, workers=0)
+    with pytest.raises(QDFMError, match="cannot be copied to several workers; give its id"):
+        evaluate(parts_agent(), Parts(), 2, workers=2)
 
 
 def test_no_episodes():

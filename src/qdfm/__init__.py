@@ -17,6 +17,7 @@ from qdfm.errors import Diverged, QDFMError
 from qdfm.evaluate import Evaluation, evaluate
 from qdfm.sweep import Sweep, sweep
 from qdfm.train import train
+from qdfm.video import record
 
 __all__ = [
     "ALGORITHMS",
@@ -45,6 +46,7 @@ __all__ = [
     "evaluate",
     "load",
     "load_dataset",
+    "record",
     "sweep",
     "train",
 ]

@@ -1,7 +1,7 @@
 """Agent: the thin thing people hold. A fitted policy with its config and spec; NumPy in, NumPy out."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -82,17 +82,17 @@ class Agent:
         preference: Any = None,
         mask: Any = None,
         greedy: bool = False,
-        seed: int | None = None,
+        seed: int | Sequence[np.random.Generator] | None = None,
     ) -> np.ndarray:
         """Actions for one observation or a batch, in the form the data had them.
 
         `mask` marks the legal choices, `greedy` takes the most likely action. An integer `seed` reproduces the draw;
-        without one the agent's own generator moves on.
+        without one the agent's own generator moves on. With a generator per row, a row's draw is its own, whatever
+        rows are beside it.
         """
         x, one = self._observation(observation)
         rows = len(x)
-        generator = self._generator if seed is None else np.random.default_rng(seed)
-        noise = generator.random((rows, self.compiled.algorithm.noise), np.float32)
+        noise = self._noise(seed, rows)
         run = self.compiled.greedy if greedy else self.compiled.draw
         tokens = run(self._leaves, noise, x, self._preference(preference, rows), self._mask(mask, rows))
         actions = self.spec.actions.decode(np.asarray(tokens))
@@ -132,6 +132,16 @@ class Agent:
             "spec": self.spec.to_json(),
         }
         checkpoint.write_tree(path, "agent", self.policy, header)
+
+    def _noise(self, seed: int | Sequence[np.random.Generator] | None, rows: int) -> np.ndarray:
+        """The uniforms `[B, noise]` of as many decisions."""
+        each = self.compiled.algorithm.noise
+        if isinstance(seed, Sequence):
+            if len(seed) != rows:
+                raise QDFMError(f"There are {len(seed)} generators for {rows} rows; give one per row.")
+            return np.stack([generator.random(each, np.float32) for generator in seed])
+        generator = self._generator if seed is None else np.random.default_rng(seed)
+        return generator.random((rows, each), np.float32)
 
     def _observation(self, observation: Any) -> tuple[np.ndarray, bool]:
         x = np.asarray(observation, self.spec.observation_dtype)

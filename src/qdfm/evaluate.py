@@ -1,10 +1,13 @@
-"""Rollouts of an agent: built-in environments in one compiled program, Gymnasium ones step by step.
+"""Rollouts of an agent: built-in environments in one compiled program, Gymnasium ones step by step, many at a time.
 
-All randomness follows from the seed. Every episode ends when the environment terminates or truncates it.
+All randomness follows from the seed. Every episode ends when the environment terminates or truncates it. In Gymnasium
+an episode has its own seed and its own draws, so what happens in it does not depend on the others, up to the rounding
+of a batch of another size.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +20,7 @@ from qdfm.algorithms.base import Config
 from qdfm.data.spec import Spec
 from qdfm.envs.accumulated import Accumulated
 from qdfm.envs.base import JaxEnv
+from qdfm.envs.mujoco import TASKS, normalised
 from qdfm.envs.registry import ENVIRONMENTS
 from qdfm.errors import QDFMError
 from qdfm.progress import open_count
@@ -27,8 +31,6 @@ if TYPE_CHECKING:
 Act = Callable[[jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
 """(uniforms [B, n], observation, mask, carry) -> (tokens [B, D], carry)"""
 
-PARALLEL = 16  # copies of a Gymnasium environment that share one batch of decisions
-
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -37,16 +39,19 @@ class Evaluation:
     returns: np.ndarray  # [episodes, objectives]
     lengths: np.ndarray  # [episodes]
     terminated: np.ndarray  # [episodes], False where an episode was cut off
+    scores: np.ndarray | None = None  # [episodes], returns on D4RL's scale, where the task has one
 
     def summary(self) -> dict[str, Any]:
         """Plain numbers: means and sample deviations over episodes."""
         spread = self.returns.std(0, ddof=1) if len(self.returns) > 1 else np.zeros(self.returns.shape[1])
+        scored = {} if self.scores is None else {"score_mean": float(self.scores.mean())}
         return {
             "episodes": len(self.returns),
             "return_mean": [float(v) for v in self.returns.mean(0)],
             "return_std": [float(v) for v in spread],
             "length_mean": float(self.lengths.mean()),
             "terminated": float(self.terminated.mean()),
+            **scored,
         }
 
 
@@ -68,28 +73,38 @@ def evaluate(
     preference: Any = None,
     gamma: float = 1.0,
     progress: bool = False,
+    workers: int = 1,
 ) -> Evaluation:
-    """Play episodes in a built-in environment (by name or itself), or in a Gymnasium one (by id or itself).
+    """Play episodes in a built-in environment (by name or itself), in a Gymnasium one (by id or itself), or where a
+    MuJoCo task such as hopper-medium plays; its returns, where not discounted, come with scores.
 
     The preference is one for all episodes or one for each, `[episodes, objectives]`. With `gamma` below 1 the returns
     are discounted: step t of an episode, counted from 0, weighs gamma^t. `progress` shows a bar for environments that
-    are not built in.
+    are not built in. Several copies of those play at a time: in this process, or each in one of so many `workers`,
+    which pays off where a step is slow; scripts need `if __name__ == "__main__":` then.
     """
     if episodes < 1:
         raise QDFMError(f"{episodes} episodes cannot be evaluated; give at least 1.")
     if not 0 <= gamma <= 1:
         raise QDFMError(f"gamma is {gamma}; it must be at least 0 and at most 1.")
+    if workers < 1:
+        raise QDFMError(f"workers is {workers}; give at least 1.")
+    if isinstance(env, str) and env in TASKS:
+        played = evaluate(agent, TASKS[env].env, episodes, seed, greedy, preference, gamma, progress, workers)
+        return replace(played, scores=normalised(env, played.returns[:, 0])) if gamma == 1 else played
     if isinstance(env, str) and env in ENVIRONMENTS:
         env = ENVIRONMENTS[env]()
     if isinstance(env, JaxEnv):
-        played = rollout(agent, env, episodes, seed, greedy, preference)
-        discount = gamma ** np.arange(len(played.reward))  # [T]: all episodes begin together
-        returns = (discount[:, None, None] * played.reward).sum(0)
-        return Evaluation(returns, played.running.sum(0), played.terminated)
+        rolled = rollout(agent, env, episodes, seed, greedy, preference)
+        discount = gamma ** np.arange(len(rolled.reward))  # [T]: all episodes begin together
+        returns = (discount[:, None, None] * rolled.reward).sum(0)
+        return Evaluation(returns, rolled.running.sum(0), rolled.terminated)
+    if not isinstance(env, str) and workers > 1:
+        raise QDFMError("An environment itself cannot be copied to several workers; give its id, or workers=1.")
     from qdfm.envs.gymnasium import seeded
 
     with seeded(seed):
-        return _evaluate_gymnasium(agent, env, episodes, seed, greedy, preference, gamma, progress)
+        return _evaluate_gymnasium(agent, env, episodes, seed, greedy, preference, gamma, progress, workers)
 
 
 def rollout(
@@ -162,58 +177,60 @@ def _evaluate_gymnasium(
     preference: Any,
     gamma: float,
     progress: bool,
+    workers: int,
 ) -> Evaluation:
     from gymnasium.spaces import Box
 
-    from qdfm.envs.gymnasium import Accumulating, action_masks, action_space_of, adapted, make
+    from qdfm.envs.gymnasium import action_masks, action_tokens
+    from qdfm.envs.vector import PARALLEL, vectorised
 
     spec, omega = agent.spec, _preferences(agent, preference, episodes)
-    count = min(PARALLEL, episodes)
-    envs = [make(env, spec.actions) for _ in range(count)] if isinstance(env, str) else [adapted(env, spec.actions)]
-    if (so_far := spec.accumulation) is not None:
-        envs = [Accumulating(e, spec.objectives, so_far.gamma) for e in envs]
-    actions = action_space_of(envs[0], spec.actions)
-    _check_fits("observations of shape", spec.observation_shape, envs[0].observation_space.shape)
-    _check_fits("choices", spec.choices, actions.choices)
-    generator = np.random.default_rng(seed)
-    seeds = generator.integers(2**31, size=episodes)
+    copies = 1 if not isinstance(env, str) else min(episodes, PARALLEL if workers == 1 else workers)
+    seeds: list[int | None] = [int(s) for s in np.random.default_rng(seed).integers(2**31, size=episodes)]
     returns = np.zeros((episodes, spec.objectives))
     lengths, terminated = np.zeros(episodes, int), np.zeros(episodes, bool)
-    running = np.arange(len(envs))  # the episode that each copy plays, −1 when it has none left
-    seen = [e.reset(seed=int(seeds[i])) for i, e in enumerate(envs)]
-    begun = len(envs)
-    with open_count("episodes", episodes, progress) as tell:
-        while running.max() >= 0:
-            observation = np.stack([np.asarray(o) for o, _ in seen])
-            masks = action_masks(actions, [info for _, info in seen])
-            drawn = int(generator.integers(2**31))
-            chosen = agent.act(observation, omega[running], masks, greedy, seed=drawn)
-            if isinstance(box := envs[0].action_space, Box):  # the data may have gone beyond its bounds by rounding
-                chosen = np.clip(chosen, box.low, box.high)
-            for i, e in enumerate(envs):
-                k = running[i]
-                if k < 0:
-                    continue
-                action = chosen[i]
-                o, reward, ended, cut, info = e.step(action if action.ndim else int(action))
-                gain = np.asarray(reward, np.float64)
+    running = np.arange(copies)  # the episode that each copy plays, −1 when it has none left
+    draws, begun = [_draws(seed, k) for k in range(copies)], copies
+    worlds = vectorised(env, spec, copies, workers, seed)
+    with closing(worlds), open_count("episodes", episodes, progress) as tell:
+        space = worlds.single_action_space
+        actions = action_tokens(space, spec.actions)
+        _check_fits("observations of shape", spec.observation_shape, worlds.single_observation_space.shape)
+        _check_fits("choices", spec.choices, actions.choices)
+        observation, infos = worlds.reset(seed=seeds[:copies])
+        seen = infos["report"]  # of each copy, what came with its last live observation
+        while (live := np.flatnonzero(running >= 0)).size:
+            masks = action_masks(actions, [report.info for report in seen])
+            chosen = agent.act(observation, omega[running], masks, greedy, draws)
+            if isinstance(space, Box):  # the data may have gone beyond its bounds by rounding
+                chosen = np.clip(chosen, space.low, space.high)
+            observation, *_, infos = worlds.step(chosen)
+            fresh = np.zeros(copies, bool)
+            for i in live:
+                k, report = running[i], infos["report"][i]
+                gain = np.asarray(report.reward, np.float64)
                 # What the environment gives counts: a wrapper may have made one number of a declared vector.
                 _check_fits("objectives", spec.objectives, gain.size)
                 returns[k] += gamma ** lengths[k] * gain
                 lengths[k] += 1
-                if not (ended or cut):
-                    seen[i] = (o, info)
+                if not (report.terminated or report.truncated):
+                    seen[i] = report
                     continue
-                terminated[k] = ended
-                running[i] = begun if begun < episodes else -1
-                if begun < episodes:  # else the copy keeps its last live observation, for a batch of constant size
-                    seen[i] = e.reset(seed=int(seeds[begun]))
+                terminated[k], running[i] = report.terminated, -1
+                if begun < episodes:
+                    running[i], draws[i], fresh[i] = begun, _draws(seed, begun), True
                 begun += 1
-                tell(begun - len(envs))
-    if isinstance(env, str):
-        for e in envs:
-            e.close()
+                tell(begun - copies)
+            if fresh.any():
+                first = [seeds[k] for k in running]
+                observation, infos = worlds.reset(seed=first, options={"reset_mask": fresh})
+                seen[fresh] = infos["report"][fresh]
     return Evaluation(returns, lengths, terminated)
+
+
+def _draws(seed: int, episode: int) -> np.random.Generator:
+    """The generator of an episode's decisions."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(episode,)))
 
 
 def _preferences(agent: Agent, preference: Any, episodes: int) -> np.ndarray:

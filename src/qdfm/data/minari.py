@@ -4,6 +4,7 @@ Nothing is downloaded here: a set that is not on this machine gets the command t
 """
 
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,30 +18,78 @@ LIKE_AN_ID = re.compile(r"([\w-]+/)+[\w-]+-v\d+")
 UNREADABLE = (KeyError, ValueError, TypeError, AttributeError, AssertionError, OSError, RuntimeError)
 
 
-def read_minari(name: str, actions: Discretise | None = None, normalise: bool = True) -> Dataset:
-    """The transitions of a local Minari set; `actions` says how continuous ones become tokens."""
+def minari_for(name: str) -> Any:
+    """The package, which is an extra, for a set of that name."""
     try:
         import minari
     except ImportError:
         raise QDFMError(f'{name} needs Minari; install it with pip install "qdfm[mujoco]".') from None
-    if name not in minari.list_local_datasets():
+    return minari
+
+
+def local_set(name: str) -> dict[str, Any] | None:
+    """The metadata of a set on this machine, if it is there."""
+    found: dict[str, Any] | None = minari_for(name).list_local_datasets().get(name)
+    return found
+
+
+def environment_of(name: str) -> str | None:
+    """The id of the environment that a local set names, where Gymnasium knows it."""
+    from qdfm.envs.gymnasium import registered
+
+    spec = minari_for(name).load_dataset(name).env_spec
+    return spec.id if spec is not None and registered(spec.id) else None
+
+
+def set_folder(name: str) -> Path:
+    """Where Minari keeps a set, be it there or not."""
+    minari_for(name)
+    from minari.storage.datasets_root_dir import get_dataset_path
+
+    return Path(get_dataset_path(name))
+
+
+def read_minari(
+    name: str, actions: Discretise | None = None, normalise: bool = True, transitions: int | None = None
+) -> Dataset:
+    """The first so many transitions of a local Minari set, or all; `actions` says how continuous ones become tokens."""
+    minari = minari_for(name)
+    if local_set(name) is None:
         raise QDFMError(f"The Minari set {name} is not on this machine; fetch it with: minari download {name}")
     try:
         source = minari.load_dataset(name)
         seen, acted = source.observation_space, source.action_space
-        episodes = list(source.iterate_episodes())
+        episodes, found = [], 0
+        for episode in source.iterate_episodes():
+            episodes.append(episode)
+            found += len(episode.rewards)
+            if transitions is not None and found >= transitions:
+                break
     except UNREADABLE as error:
         raise QDFMError(f"The Minari set {name} is damaged ({error}); fetch it again.") from None
     rows = [_episode(name, episode, seen.shape, acted.shape) for episode in episodes]
     if not rows:
         raise QDFMError(f"The Minari set {name} has no episodes; fetch it again.")
     parts: dict[str, Any] = {field: np.concatenate([row[field] for row in rows]) for field in rows[0]}
+    if transitions is not None:
+        parts = _first(name, parts, transitions)
     return Dataset.from_arrays(
         **parts,
         actions=_actions(name, acted, actions),
         categories=_categories(name, seen),
         normalise=normalise,
     )
+
+
+def _first(name: str, parts: dict[str, np.ndarray], transitions: int) -> dict[str, np.ndarray]:
+    """So many rows; the last episode is cut off there."""
+    if transitions < 1:
+        raise QDFMError(f"{transitions} transitions of the Minari set {name} cannot be read; give at least 1.")
+    if (found := len(parts["reward"])) < transitions:
+        raise QDFMError(f"The Minari set {name} has {found} transitions, not {transitions}; ask for fewer.")
+    parts = {field: values[:transitions] for field, values in parts.items()}
+    parts["truncated"][-1] |= not parts["terminated"][-1]
+    return parts
 
 
 def _episode(name: str, episode: Any, seen: tuple[int, ...], acted: tuple[int, ...]) -> dict[str, np.ndarray]:

@@ -15,17 +15,20 @@ from qdfm.data.actions import Bins, Codebook
 from qdfm.data.dataset import Dataset, Discretise
 from qdfm.data.minari import LIKE_AN_ID, read_minari
 from qdfm.data.tables import Columns, NumActions, read_npz, read_table
+from qdfm.envs.mujoco import TASKS
 from qdfm.errors import QDFMError
 
+DEFAULT_BINS = 41  # per dimension of the built-in MuJoCo tasks
 SUFFIXES = (".npz", ".parquet", ".csv")
 
 
 @dataclass(frozen=True)
 class Generator:
-    """Built-in data: how to make it, and a line about it for `qdfm list`."""
+    """Built-in data: how to make it, a line about it for `qdfm list`, and which options of `load_dataset` it takes."""
 
-    make: Callable[[], Dataset]
+    make: Callable[..., Dataset]
     about: str
+    options: tuple[str, ...] = ()
 
 
 # Imported where they are needed, because the generators pull in the environments, which reading a file does not.
@@ -63,6 +66,16 @@ def _cartpole_2obj() -> Dataset:
     return collect_cartpole_2obj(seed=0)
 
 
+def _mujoco(
+    task: str, bins: int | None = None, codebook: int | None = None, transitions: int | None = None, seed: int = 0,
+    normalise: bool = True,
+) -> Dataset:  # fmt: skip
+    from qdfm.collect.mujoco import load_mujoco
+
+    actions = _discretise(bins, codebook) or partial(Bins.fit, count=DEFAULT_BINS)
+    return load_mujoco(task, actions, transitions, seed, normalise)
+
+
 GENERATORS: dict[str, Generator] = {
     **{
         f"multigoal-{goals}": Generator(
@@ -81,6 +94,15 @@ GENERATORS: dict[str, Generator] = {
     "resource-gathering": Generator(
         _resource, "Gold, a diamond and safety: bold and careful seekers, and random walks"
     ),
+    **{
+        name: Generator(
+            partial(_mujoco, name),
+            f"{task.env} with continuous actions as {DEFAULT_BINS} bins per dimension, by a policy of our own; "
+            "made once, in minutes",
+            options=("bins", "codebook", "transitions", "seed", "normalise"),
+        )
+        for name, task in TASKS.items()
+    },
 }
 
 
@@ -92,35 +114,54 @@ def load_dataset(
     normalise: bool = True,
     bins: int | None = None,
     codebook: int | None = None,
+    transitions: int | None = None,
+    seed: int | None = None,
 ) -> Dataset:
     """The data of a built-in name, of a `.npz`, `.parquet` or `.csv` file, of a Minari id, or of a Gymnasium id.
 
     A relative path that does not exist here is looked for under the folder that the environment variable
     QDFM_DATA names. `columns` names the columns of a table; `num_actions` and `normalise` are those of
-    `Dataset.from_arrays` and concern files only, because built-in data knows both. Continuous actions of a Minari set
-    become so many `bins` per dimension, or the nearest of so many actions of a `codebook`. A Gymnasium or MO-Gymnasium
-    id with discrete actions gives the random behaviour of `collect_gymnasium(id)`.
+    `Dataset.from_arrays` and concern outside data, because built-in data knows both. Continuous actions of a Minari set
+    or a MuJoCo task become so many `bins` per dimension, or the nearest of so many actions of a `codebook`. A Gymnasium
+    or MO-Gymnasium id with discrete actions gives the random behaviour of `collect_gymnasium(id)`.
+
+    `transitions` are the first of a Minari set, or those that are collected in a Gymnasium id or a MuJoCo task, with
+    `seed`. A MuJoCo task is read from its Minari set (`qdfm data make` writes it); without `transitions` and without
+    the set, a million are collected, which takes minutes, and kept as that set.
     """
     if bins is not None and codebook is not None:
         raise QDFMError("bins and codebook are two ways to discretise actions; give one.")
-    path = Path(name_or_path).expanduser()
+    name, path = str(name_or_path), Path(name_or_path).expanduser()
+    options = {"bins": bins, "codebook": codebook, "transitions": transitions, "seed": seed}
+    given = {option: value for option, value in options.items() if value is not None}
     if is_file(name_or_path):
+        _only(given, name)
         found = _find(path)
         if path.suffix.lower() != ".npz":
             return read_table(found, columns, num_actions, normalise)
         if columns is not None:
             raise QDFMError(f"{found} holds arrays, not columns; leave out columns.")
         return read_npz(found, num_actions, normalise)
-    if str(name_or_path) in GENERATORS:
-        return GENERATORS[str(name_or_path)].make()
+    if name in GENERATORS:
+        generator = GENERATORS[name]
+        _only(given, name, *generator.options)
+        return generator.make(**given, **({"normalise": normalise} if "normalise" in generator.options else {}))
     if path.is_file():
         raise QDFMError(f"{path} is of no known kind; write it as one of {', '.join(SUFFIXES)}.")
-    if LIKE_AN_ID.fullmatch(str(name_or_path)):
+    if LIKE_AN_ID.fullmatch(name):
         from qdfm.envs.gymnasium import registered
 
-        if not registered(str(name_or_path)):
-            return read_minari(str(name_or_path), _discretise(bins, codebook), normalise)
-    return collected("task or data file", str(name_or_path))
+        if not registered(name):
+            _only(given, name, "bins", "codebook", "transitions")
+            return read_minari(name, _discretise(bins, codebook), normalise, transitions)
+    return collected("task or data file", name, **given)
+
+
+def _only(given: dict[str, int], name: str, *allowed: str) -> None:
+    """Refuse an option that means nothing to a source."""
+    for option in given:
+        if option not in allowed:
+            raise QDFMError(f"{option} does not concern {name}; leave it out.")
 
 
 def _discretise(bins: int | None, codebook: int | None) -> Discretise | None:
@@ -135,6 +176,7 @@ def collected(kind: str, name: str, **options: Any) -> Dataset:
 
     if not registered(name):
         raise unknown_id(kind, name, GENERATORS)
+    _only(options, name, "transitions", "seed")
     from qdfm.collect.gymnasium import collect_gymnasium
 
     return collect_gymnasium(name, **options)

@@ -5,7 +5,7 @@ import random
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import gymnasium
@@ -16,6 +16,7 @@ from gymnasium.wrappers import FlattenObservation
 
 from qdfm.data.actions import ActionSpace, Bins, Codebook, Discrete, MultiDiscrete
 from qdfm.envs.base import JaxEnv
+from qdfm.envs.mujoco import quiet
 from qdfm.envs.registry import ENVIRONMENTS
 from qdfm.errors import QDFMError, unknown
 
@@ -38,9 +39,9 @@ class GymEnv(gymnasium.Env[np.ndarray, Any]):
             if isinstance(actions, Discrete)
             else spaces.MultiDiscrete(np.array(actions.choices))
         )
-        self.observation_space = _box(spec.observation_shape, spec.observation_dtype)
+        self.observation_space = box(spec.observation_shape, spec.observation_dtype)
         if spec.objectives > 1:
-            self.reward_space = _box((spec.objectives,), "float32")
+            self.reward_space = box((spec.objectives,), "float32")
         self._state: Any = None
         self._steps = 0
 
@@ -96,7 +97,7 @@ class Accumulating(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env, objectives: int, gamma: float) -> None:
         super().__init__(env)
         self.gamma, self.nothing = gamma, np.zeros(objectives)
-        self.observation_space = _box((spaces.flatdim(env.observation_space) + objectives + 1,), "float32")
+        self.observation_space = box((spaces.flatdim(env.observation_space) + objectives + 1,), "float32")
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -138,15 +139,19 @@ def unknown_id(kind: str, name: str, known: Iterable[str]) -> QDFMError:
     return unknown(kind, name, [*known, *gymnasium.registry], note)
 
 
-def make(name: str, trained: ActionSpace | None = None) -> gymnasium.Env:
-    """A Gymnasium or MO-Gymnasium environment by its id, its observation one array; actions as in `action_space_of`."""
+def make(name: str, trained: ActionSpace | None = None, **options: Any) -> gymnasium.Env:
+    """A Gymnasium or MO-Gymnasium environment by its id, its observation one array; actions as in `action_tokens`.
+
+    The options are those of `gymnasium.make`.
+    """
     if not registered(name):
         raise unknown_id("environment", name, ENVIRONMENTS)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*precision lowered")  # of a Box's bounds; no user can mend that
         try:
-            # The checker takes a vector of rewards for a mistake; MO-Gymnasium's own make leaves it out too.
-            return adapted(gymnasium.make(name, disable_env_checker=True), trained)
+            with quiet() if "mujoco" in str(gymnasium.registry[name].entry_point) else nullcontext():
+                # The checker takes a vector of rewards for a mistake; MO-Gymnasium's own make leaves it out too.
+                return adapted(gymnasium.make(name, disable_env_checker=True, **options), trained)
         except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
             # Gymnasium's own error about a missing package mostly comes from the one that names the module.
             cause = error if isinstance(error, ImportError) else error.__cause__
@@ -160,13 +165,18 @@ def seeded(seed: int) -> Iterator[None]:
     """The global generators of NumPy and Python, seeded for a while, because some environments (minecart-v0,
     four-room-v0) draw from those whatever seed their reset is given."""
     before = np.random.get_state(), random.getstate()  # noqa: NPY002
-    np.random.seed(seed % 2**32)  # noqa: NPY002
-    random.seed(seed)
+    seed_globals(seed)
     try:
         yield
     finally:
         np.random.set_state(before[0])  # noqa: NPY002
         random.setstate(before[1])
+
+
+def seed_globals(seed: int) -> None:
+    """Seed the global generators of NumPy and Python."""
+    np.random.seed(seed % 2**32)  # noqa: NPY002
+    random.seed(seed)
 
 
 def adapted(env: gymnasium.Env, trained: ActionSpace | None = None) -> gymnasium.Env:
@@ -196,10 +206,19 @@ def action_masks(actions: ActionSpace, infos: Sequence[dict[str, Any]]) -> np.nd
     return np.stack(masks).reshape(len(infos), *shape).astype(bool)
 
 
+def mask_of(info: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of an info: a copy of its mask, since the environment may write into its own again."""
+    return {"action_mask": np.array(info["action_mask"])} if "action_mask" in info else {}
+
+
 def action_space_of(env: gymnasium.Env, trained: ActionSpace | None = None) -> ActionSpace:
-    """Our action space for a Gymnasium environment's: finite choices numbered from 0, or the continuous actions that an
-    agent was trained on."""
-    space = env.action_space
+    """The tokens of a Gymnasium environment's actions."""
+    return action_tokens(env.action_space, trained)
+
+
+def action_tokens(space: spaces.Space, trained: ActionSpace | None = None) -> ActionSpace:
+    """Our action space for Gymnasium's: finite choices numbered from 0, or the continuous actions that an agent was
+    trained on."""
     if isinstance(space, spaces.Box) and isinstance(trained, Bins | Codebook):
         if space.shape != (trained.dimensions,):
             raise QDFMError(
@@ -229,7 +248,7 @@ def _import_mo_gymnasium() -> bool:
     return True
 
 
-def _box(shape: tuple[int, ...], dtype: str) -> spaces.Box:
+def box(shape: tuple[int, ...], dtype: str) -> spaces.Box:
     """All finite values: the environments declare no tighter bounds, and infinite ones draw warnings."""
     limits = np.finfo(dtype) if np.dtype(dtype).kind == "f" else np.iinfo(dtype)
     return spaces.Box(limits.min, limits.max, shape, np.dtype(dtype).type)

@@ -50,4 +50,17 @@ EXPERIMENTS = {
         "qdfm.experiments.cartpole2obj",
         "staying up or pushing steadily: does one model follow the preference, and the right way?",
     ),
+    "mujoco": Experiment(
+        "qdfm.experiments.mujoco", "Hopper, Walker2d and HalfCheetah with 256 joint actions, and with a token each"
+    ),
+    "divisions": Experiment(
+        "qdfm.experiments.divisions",
+        "how finely must continuous actions be divided? Codebooks of 8 to 256, 3 to 41 bins",
+    ),
+    "ablations": Experiment(
+        "qdfm.experiments.ablations", "M and N with their times, the scale of the rates, where the chain starts"
+    ),
+    "runtime": Experiment(
+        "qdfm.experiments.runtime", "training and acting time of every method, and scaling over |A| and M"
+    ),
 }

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -23,7 +23,7 @@ class Settings:
     seeds: int | None = None
     """Seeds per cell; None: the experiment's own number."""
     only: tuple[str, ...] = ()
-    """Methods to run; none named: all of them."""
+    """Names of what to run (methods; elsewhere also sweeps, tasks, ...); none named: all of it."""
     resume: bool = False
     """Keep the cells that are already in the folder."""
     progress: bool = True
@@ -31,15 +31,26 @@ class Settings:
     def notes(self, notes: str, findings: str) -> str:
         """What stands above the tables: the notes, and what the experiment is known to show if all of it was run."""
         part = self.quick or self.only or (self.seeds is not None and self.seeds < FULL_SEEDS)
-        return notes if part else f"{notes}\n\n{findings}"
+        return notes if part or not findings else f"{notes}\n\n{findings}"
 
     def chosen(self, what: str, known: Iterable[str], quick: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """The names of `only`, checked; where there are none, all that are known (or those of a quick run)."""
-        known = tuple(known)
+        return self.picked({what: known}, {} if quick is None else {what: quick})[what]
+
+    def picked(
+        self, kinds: Mapping[str, Iterable[str]], quick: Mapping[str, tuple[str, ...]]
+    ) -> dict[str, tuple[str, ...]]:
+        """The names of `only`, checked, by the kind of thing they name; a kind that none names is taken as a whole.
+
+        `quick` holds what a quick run takes instead of a whole kind.
+        """
+        known = {kind: tuple(names) for kind, names in kinds.items()}
+        every = [name for names in known.values() for name in names]
         for name in self.only:
-            if name not in known:
-                raise unknown(what, name, known)
-        return self.only or (quick if self.quick and quick is not None else known)
+            if name not in every:
+                raise unknown(" or ".join(known), name, every)
+        whole = {**known, **(quick if self.quick else {})}
+        return {kind: tuple(n for n in self.only if n in names) or whole[kind] for kind, names in known.items()}
 
     def seed_range(self, full: int) -> tuple[int, ...]:
         """The seeds: as many as asked for, else `full`, or one in a quick run."""

@@ -1,0 +1,67 @@
+"""The command line. Options come from the config dataclasses; a mistake gets one sentence and exit code 2.
+
+A command is a function of the words after it, in a module of its name.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+
+from qdfm._version import __version__
+from qdfm.cli import data, evaluate, listing, pareto, reproduce, train
+from qdfm.errors import Diverged, QDFMError, unknown
+
+USAGE = """usage: qdfm COMMAND ...
+
+  qdfm list                       tasks, algorithms, environments and experiments
+  qdfm train TASK                 train on a built-in task or a log file; --algo A, --seeds 5, --quick, --resume
+  qdfm evaluate CHECKPOINT        play episodes with a saved agent; --video FILE
+  qdfm pareto CHECKPOINT          the front that an agent reaches as its preference varies
+  qdfm reproduce EXPERIMENT       a table or figure of the paper; --quick
+  qdfm data inspect NAME_OR_FILE  what is in the data
+  qdfm data make NAME             write built-in data, or random behaviour in a Gymnasium id
+
+qdfm COMMAND --help says more. qdfm --version prints the version."""
+COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {
+    "list": listing.run,
+    "train": train.run,
+    "evaluate": evaluate.run,
+    "pareto": pareto.run,
+    "reproduce": reproduce.run,
+}
+DATA_COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {"inspect": data.inspect, "make": data.make}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the exit code is 0, 2 for a mistake in the input, 3 for a diverged run, 130 when interrupted."""
+    words = tuple(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(words)
+    except QDFMError as error:
+        print(f"qdfm: {error}", file=sys.stderr)
+        return 2
+    except Diverged as error:
+        print(f"qdfm: {error}", file=sys.stderr)
+        return 3
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return 0
+
+
+def _dispatch(words: Sequence[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        print(USAGE)
+        return 0 if words else 2
+    if words[0] == "--version":
+        print(__version__)
+        return 0
+    command, rest = words[0], words[1:]
+    if command == "data":
+        if not rest or rest[0] not in DATA_COMMANDS:
+            raise unknown("command", " ".join(words[:2]), [f"data {name}" for name in DATA_COMMANDS])
+        DATA_COMMANDS[rest[0]](rest[1:])
+    elif command in COMMANDS:
+        COMMANDS[command](rest)
+    else:
+        raise unknown("command", command, [*COMMANDS, "data"])
+    return 0

@@ -1,0 +1,77 @@
+"""What several commands share: the call of tyro, and the options of those that read data or play."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from tyro.conf import Positional, arg
+
+from qdfm.data.dataset import Dataset
+from qdfm.data.sources import GENERATORS, load_dataset
+from qdfm.data.tables import Columns
+from qdfm.errors import QDFMError
+from qdfm.train import trained_task
+
+FLAT = arg(name="")  # options of a nested dataclass without its name before them
+
+
+def parse(name: str, command: Callable[..., None], words: Sequence[str]) -> None:
+    """Call the command with the words as its options; its docstring is the help."""
+    tyro.cli(command, args=words, prog=f"qdfm {name}", description=command.__doc__)
+
+
+@dataclasses.dataclass(frozen=True)
+class PlayArguments:
+    """Which agent plays where."""
+
+    checkpoint: Annotated[Positional[Path], arg(metavar="CHECKPOINT")]
+    """An agent-SEED.safetensors file."""
+    env: str | None = None
+    """A built-in environment or a Gymnasium id (default: the task that the file's run was trained on)."""
+    seed: int = 0
+    """Seed of the episodes."""
+    gamma: float = 1.0
+    """The discount of the returns; 1: none."""
+
+    def where(self) -> str:
+        """The environment to play in."""
+        task = self.env or trained_task(self.checkpoint.parent)
+        if task is None:
+            raise QDFMError(f"The folder of {self.checkpoint} does not say where to play; give --env NAME.")
+        return task
+
+
+@dataclasses.dataclass(frozen=True)
+class DataArguments:
+    """How a source is read."""
+
+    columns: Columns = dataclasses.field(default_factory=Columns)
+    """Names of the columns of a .parquet or .csv file."""
+    num_actions: tuple[int, ...] | None = None
+    """Number of actions where the data does not show all of them, one number per part."""
+    bins: int | None = None
+    """Continuous actions: so many values per dimension (default of the MuJoCo tasks: 41)."""
+    codebook: int | None = None
+    """Continuous actions: the nearest of so many whole actions, instead of bins."""
+    transitions: int | None = None
+    """Only so many transitions of a Minari set, a MuJoCo task or a Gymnasium id."""
+
+    def load(self, source: str, normalise: bool = True) -> Dataset:
+        """The data."""
+        sizes = self.num_actions
+        return load_dataset(
+            source,
+            columns=None if source in GENERATORS or self.columns == Columns() else self.columns,
+            num_actions=sizes[0] if sizes is not None and len(sizes) == 1 else sizes,
+            normalise=normalise,
+            bins=self.bins,
+            codebook=self.codebook,
+            transitions=self.transitions,
+        )
+
+
+def file_name(task: str) -> str:
+    """A task's name as that of a file."""
+    return task.replace("/", "-")  # of ids such as ALE/Pong-v5

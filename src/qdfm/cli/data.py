@@ -1,0 +1,99 @@
+"""qdfm data inspect and qdfm data make."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from rich.console import Console
+from tyro.conf import Positional, arg
+
+from qdfm.cli.common import FLAT, DataArguments, file_name, parse
+from qdfm.data.dataset import Dataset
+from qdfm.data.sources import GENERATORS, collected
+from qdfm.envs.mujoco import TASKS
+from qdfm.errors import QDFMError
+
+
+@dataclasses.dataclass(frozen=True)
+class InspectArguments:
+    """What is in the data: shapes, objectives, actions, returns, and what looks odd."""
+
+    source: Annotated[Positional[str], arg(metavar="NAME_OR_FILE")]
+    """A built-in task, a .npz, .parquet or .csv file, a Minari id or a Gymnasium id."""
+    data: Annotated[DataArguments, FLAT] = dataclasses.field(default_factory=DataArguments)
+
+
+def inspect(words: Sequence[str]) -> None:
+    """Print what is in the data."""
+
+    def command(args: Annotated[InspectArguments, FLAT]) -> None:
+        from qdfm.data.inspect import inspect, render
+
+        Console().print(render(inspect(args.data.load(args.source))))
+
+    command.__doc__ = InspectArguments.__doc__
+    parse("data inspect", command, words)
+
+
+@dataclasses.dataclass(frozen=True)
+class MakeArguments:
+    """Write data for qdfm.load_dataset: built-in data, or random behaviour in a Gymnasium id, to a .npz file; a MuJoCo
+    task as a Minari set, where load_dataset finds it by its name."""
+
+    name: Annotated[Positional[str], arg(metavar="NAME")]
+    """The built-in task, or a Gymnasium or MO-Gymnasium id with discrete actions."""
+    steps: int | None = None
+    """How many transitions to collect (default: 10000 in a Gymnasium id, 1000000 of a MuJoCo task)."""
+    seed: int | None = None
+    """The seed to collect with in a Gymnasium id or a MuJoCo task (default: 0)."""
+    out: Path | None = None
+    """The .npz file (default: NAME.npz)."""
+    replace: bool = False
+    """Renew the Minari set of a MuJoCo task."""
+
+
+def make(words: Sequence[str]) -> None:
+    """Write data and say how much."""
+
+    def command(args: Annotated[MakeArguments, FLAT]) -> None:
+        if args.name in TASKS:
+            _make_minari(args)
+            return
+        if args.replace:
+            raise QDFMError(f"--replace does not concern {args.name}, which is a file; leave it out.")
+        data = _made(args)
+        out = args.out or Path(f"{file_name(args.name)}.npz")
+        data.save(out)
+        returns = data.returns().mean(0)
+        print(f"Wrote {len(data)} transitions, mean return {[round(float(r), 4) for r in returns]}, to {out}.")
+
+    command.__doc__ = MakeArguments.__doc__
+    parse("data make", command, words)
+
+
+def _made(args: MakeArguments) -> Dataset:
+    if args.name in GENERATORS:
+        for option in ("steps", "seed"):
+            if getattr(args, option) is not None:
+                raise QDFMError(f"--{option} does not concern the built-in {args.name}; leave it out.")
+        return GENERATORS[args.name].make()
+    given = {"transitions": args.steps, "seed": args.seed}
+    return collected("task", args.name, **{k: v for k, v in given.items() if v is not None})
+
+
+def _make_minari(args: MakeArguments) -> None:
+    from qdfm.collect.mujoco import MILLION, make_minari
+    from qdfm.data.minari import local_set
+
+    if args.out is not None:
+        raise QDFMError(
+            f"--out does not concern {args.name}, which becomes a Minari set; set MINARI_DATASETS_PATH instead."
+        )
+    steps = MILLION if args.steps is None else args.steps
+    name = make_minari(args.name, steps, args.seed or 0, progress=True, replace=args.replace)
+    made = local_set(name)
+    assert made is not None
+    mean, score = made["mean_return"], made["normalised_score"]
+    played = "no whole episode" if mean is None else f"mean return {mean:.1f}, normalised score {score:.1f}"
+    print(f"Wrote {made['total_steps']} transitions, {played}, to the Minari set {name}.")

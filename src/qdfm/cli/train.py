@@ -1,0 +1,129 @@
+"""qdfm train."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from qdfm.algorithms import ALGORITHMS
+from qdfm.algorithms.base import Config
+from qdfm.cli.common import FLAT, DataArguments, file_name, parse
+from qdfm.data.minari import environment_of, local_set
+from qdfm.data.sources import GENERATORS, is_file
+from qdfm.envs.mujoco import TASKS
+from qdfm.errors import QDFMError, unknown
+from qdfm.train import Options, train
+
+QUICK_SHARE = 0.1
+QUICK_TRANSITIONS = 100_000
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainArguments:
+    """Train on a built-in task or on a log file, and keep everything in one folder."""
+
+    task: Annotated[Positional[str], arg(metavar="TASK")]
+    """A built-in task (see qdfm list), a .npz, .parquet or .csv file, a Minari id, or a Gymnasium id for random
+    behaviour there."""
+    algo: str = "qdfm"
+    """The algorithm (see qdfm list); its own options follow below, those of another with --algo A --help."""
+    seeds: int = 1
+    """How many seeds, trained side by side: 0, 1, ..."""
+    out: Path | None = None
+    """The run's folder (default: runs/TASK-ALGO)."""
+    quick: bool = False
+    """A tenth of the default gradient steps, and 100,000 transitions of a MuJoCo task that was not made yet, for a
+    first look."""
+    paper: bool = False
+    """Start from the preset of the paper, where the algorithm has one."""
+    resume: bool = False
+    """Go on with the run in the folder."""
+    episodes: int = 100
+    """Episodes to play at the end, where the task has an environment; 0: none."""
+    data: Annotated[DataArguments, FLAT] = dataclasses.field(default_factory=DataArguments)
+    normalise: bool = True
+    """Standardise the observations of a file, a Minari set or a MuJoCo task."""
+    run: Annotated[Options, FLAT] = dataclasses.field(default_factory=Options)
+
+
+def run(words: Sequence[str]) -> None:
+    """Train, and play where the task has an environment."""
+    config_type = _algorithm(_value_of(words, "--algo") or "qdfm")
+    default = config_type()
+    if "--paper" in words:
+        if not hasattr(config_type, "paper"):
+            raise QDFMError(f"{config_type.name} has no preset of the paper; leave out --paper.")
+        default = config_type.paper()
+    if "--quick" in words:
+        default = default.scaled(QUICK_SHARE)
+
+    def command(args: Annotated[TrainArguments, FLAT], config: Annotated[Config, FLAT]) -> None:
+        _run_training(args, config)
+
+    command.__annotations__["config"] = Annotated[config_type, FLAT]
+    command.__defaults__ = (default,)
+    command.__doc__ = TrainArguments.__doc__
+    parse("train", command, words)
+
+
+def _run_training(args: TrainArguments, config: Config) -> None:
+    from qdfm.envs.registry import ENVIRONMENTS
+    from qdfm.evaluate import evaluate
+
+    logged = is_file(args.task)
+    if args.task in ENVIRONMENTS and args.task not in GENERATORS:
+        raise QDFMError(f"{args.task} is an environment without built-in data; give a log file of it instead.")
+    if args.seeds < 1:
+        raise QDFMError(f"--seeds is {args.seeds}; give at least 1.")
+    data = _few(args).load(args.task, args.normalise)
+    out = args.out or Path("runs") / f"{Path(args.task).stem if logged else file_name(args.task)}-{config.name}"
+    place = None if logged else _place(args.task)
+    agents = train(config, data, range(args.seeds), out, args.resume, options=args.run, task=place)
+    print(f"Saved {len(agents)} agent(s) in {out}.")
+    if place is None:
+        returns = data.returns()
+        print(f"The data's own mean return per episode: {[round(float(r), 4) for r in returns.mean(0)]}.")
+    elif args.episodes > 0:
+        if data.spec.objectives > 1 and config.preference is None:
+            print("The agents follow a preference; play with qdfm evaluate --preference or qdfm pareto.")
+            return
+        for seed, agent in enumerate(agents):
+            done = evaluate(agent, place, args.episodes, seed=seed, progress=True)
+            print(json.dumps({"seed": seed, **done.summary()}))
+
+
+def _few(args: TrainArguments) -> DataArguments:
+    """The options of the data, with fewer transitions where a quick run would have to make all of them first."""
+    task = TASKS.get(args.task)
+    if not args.quick or task is None or args.data.transitions is not None or local_set(task.minari) is not None:
+        return args.data
+    return dataclasses.replace(args.data, transitions=QUICK_TRANSITIONS)
+
+
+def _place(task: str) -> str | None:
+    """Where agents trained on a task play: there, or in the environment that a Minari set names."""
+    from qdfm.envs.gymnasium import registered
+    from qdfm.envs.registry import ENVIRONMENTS
+
+    if task in ENVIRONMENTS or task in TASKS or registered(task):
+        return task
+    return None if task in GENERATORS else environment_of(task)
+
+
+def _value_of(words: Sequence[str], option: str) -> str | None:
+    """The value of an option that decides which other options there are."""
+    for i, word in enumerate(words):
+        if word == option and i + 1 < len(words):
+            return words[i + 1]
+        if word.startswith(f"{option}="):
+            return word.split("=", 1)[1]
+    return None
+
+
+def _algorithm(name: str) -> type[Any]:
+    if name not in ALGORITHMS:
+        raise unknown("algorithm", name, ALGORITHMS)
+    return ALGORITHMS[name]

@@ -1,0 +1,51 @@
+"""Policies for continuous actions in files: two ReLU layers give mean and log-std of a Gaussian squashed by tanh.
+
+The files hold `w0, b0, w1, b1, w2, b2` and no Python objects. `qdfm.collect.sac` trains and writes them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from qdfm.data.dataset import read_arrays
+from qdfm.errors import QDFMError
+
+POLICIES = Path(__file__).parent / "policies"
+LOG_STD = (-10.0, 2.0)
+NAMES = ("w0", "b0", "w1", "b1", "w2", "b2")
+
+
+@dataclass(frozen=True)
+class Actor:
+    """A stochastic policy in NumPy: a = tanh(mean + std·noise) × high."""
+
+    weights: tuple[np.ndarray, ...]  # as NAMES, w [inputs, outputs]
+    high: np.ndarray  # [A], the largest action
+
+    @classmethod
+    def read(cls, path: str | Path, high: np.ndarray) -> "Actor":
+        """The policy of a file, for actions up to `high`."""
+        arrays = read_arrays(path)
+        if set(arrays) != set(NAMES):
+            raise QDFMError(f"{path} is no policy: it holds {', '.join(arrays)} instead of {', '.join(NAMES)}.")
+        return cls(tuple(arrays[name].astype(np.float32) for name in NAMES), np.asarray(high, np.float32))
+
+    def act(self, observation: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Actions `[B, A]` for observations `[B, n]` and standard normal noise `[B, A]`; noise 0 gives the mode."""
+        w0, b0, w1, b1, w2, b2 = self.weights
+        x = np.maximum(observation.astype(np.float32) @ w0 + b0, 0)
+        x = np.maximum(x @ w1 + b1, 0)
+        mean, log_std = np.split(x @ w2 + b2, 2, axis=-1)
+        action: np.ndarray = np.tanh(mean + np.exp(np.clip(log_std, *LOG_STD)) * noise.astype(np.float32)) * self.high
+        return action
+
+
+def write_actor(path: str | Path, weights: Sequence[np.ndarray]) -> None:
+    """Write the file that `Actor.read` reads; whoever reads it meanwhile finds the one before."""
+    new = Path(path).with_suffix(".new.npz")
+    np.savez_compressed(
+        new, allow_pickle=False, **{name: np.asarray(w) for name, w in zip(NAMES, weights, strict=True)}
+    )
+    new.replace(path)

@@ -1,0 +1,161 @@
+"""Data of the MuJoCo tasks: the shipped policies rolled out in worker processes, and kept as Minari sets.
+
+A data set is made of lanes (`rollouts`) of a fixed length, the last of which may be shorter: the data depends on the
+seed alone, not on the number of workers, and fewer transitions are the first ones of more.
+"""
+
+import shutil
+import warnings
+
+import gymnasium
+import numpy as np
+
+from qdfm.collect.actor import POLICIES, Actor
+from qdfm.collect.rollouts import TOGETHER, Job, Trajectories, episode_returns, join, play, time_limit
+from qdfm.collect.workers import in_processes
+from qdfm.data.actions import ActionSpace
+from qdfm.data.dataset import Dataset, Discretise
+from qdfm.data.minari import local_set, minari_for, read_minari, set_folder
+from qdfm.envs.mujoco import Task, find_task, make_mujoco, normalised, quiet
+from qdfm.errors import QDFMError
+from qdfm.progress import open_count
+
+MILLION = 1_000_000
+LANE = 5_000  # transitions, so that few of the episodes of 1,000 steps are cut off
+
+
+def actor_of(task: Task) -> Actor:
+    """The task's policy."""
+    world = make_mujoco(task.env)
+    return Actor.read(POLICIES / f"{task.policy}.npz", world.action_space.high)  # type: ignore[attr-defined]
+
+
+def collect_mujoco(
+    task: str,
+    transitions: int = MILLION,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: bool = False,
+    quantiser: ActionSpace | None = None,
+) -> Trajectories:
+    """So many transitions of a task's policy, by so many processes (None: one for each core).
+
+    With a `quantiser` every action is executed, and recorded, as what encoding and decoding make of it.
+    """
+    known = find_task(task)
+    if transitions < 1:
+        raise QDFMError(f"{transitions} transitions cannot be collected; give at least 1.")
+    lengths = [min(LANE, transitions - start) for start in range(0, transitions, LANE)]
+    numbers, actor = range(len(lengths)), actor_of(known)
+    jobs = [
+        Job(known.env, actor, seed, tuple(numbers[i : i + TOGETHER]), tuple(lengths[i : i + TOGETHER]), quantiser)
+        for i in range(0, len(lengths), TOGETHER)
+    ]
+    lanes: list[Trajectories] = []
+    with open_count(f"{task} transitions", transitions, progress) as tell:
+        for played in in_processes(play, jobs, workers):
+            lanes += played
+            tell(sum(len(lane.reward) for lane in lanes))
+    return join(lanes)
+
+
+def replayed(task: str, quantiser: ActionSpace | None, episodes: int = 20, seed: int = 0) -> np.ndarray:
+    """Returns `[episodes]` of the task's policy with its actions through the quantiser (None: as they are)."""
+    known = find_task(task)
+    return episode_returns(known.env, actor_of(known), episodes, seed, quantiser)
+
+
+def whole_returns(task: str, data: Trajectories) -> np.ndarray:
+    """Returns of the episodes that ended or reached the time limit; those that were cut off earlier are left out."""
+    last = np.flatnonzero(np.r_[data.episode[1:] != data.episode[:-1], True])
+    lengths = np.diff(np.r_[-1, last])
+    whole = data.terminated[last] | (lengths == time_limit(find_task(task).env))
+    returns: np.ndarray = np.bincount(data.episode, data.reward)[whole]
+    return returns
+
+
+def make_minari(
+    task: str,
+    transitions: int = MILLION,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: bool = False,
+    replace: bool = False,
+) -> str:
+    """Collect, write the Minari set of the task and give its id; a set that is there is replaced on request only.
+
+    Beside what Minari itself records, its metadata holds `policy`, `seed`, `mean_return` and `normalised_score`, the
+    last two over whole episodes (null where there is none).
+    """
+    known = find_task(task)
+    folder = set_folder(known.minari)
+    if folder.exists() and not replace:
+        raise QDFMError(
+            f"The Minari set {known.minari} is already at {folder}; give --replace (replace=True) to renew it."
+        )
+    data = collect_mujoco(task, transitions, seed, workers, progress)
+    try:
+        if folder.exists():
+            shutil.rmtree(folder)
+        _write(known, seed, data)
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)  # half a set would be taken for a whole one
+        if isinstance(error, OSError):
+            raise QDFMError(f"Cannot write {folder} ({error}); set MINARI_DATASETS_PATH to a writable place.") from None
+        raise
+    return known.minari
+
+
+def load_mujoco(
+    task: str, actions: Discretise, transitions: int | None = None, seed: int = 0, normalise: bool = True
+) -> Dataset:
+    """The data of a task, from its Minari set where that was made with this seed and is long enough.
+
+    Otherwise so many transitions are collected for now. Without a number it is all of the set, which is made first, of
+    a million transitions, if there is none.
+    """
+    name = find_task(task).minari
+    present = local_set(name)
+    if present is None and transitions is None:
+        make_minari(task, seed=seed, progress=True)
+        return read_minari(name, actions, normalise)
+    if present and present.get("seed") == seed and (transitions or 1) <= present["total_steps"]:
+        return read_minari(name, actions, normalise, transitions)
+    data = collect_mujoco(task, MILLION if transitions is None else transitions, seed, progress=True)
+    return Dataset.from_arrays(**data._asdict(), actions=actions, normalise=normalise)
+
+
+def _write(task: Task, seed: int, data: Trajectories) -> None:
+    import mujoco
+    from minari.data_collector.episode_buffer import EpisodeBuffer
+
+    firsts = np.flatnonzero(np.r_[True, data.episode[1:] != data.episode[:-1]])
+    episodes = [
+        EpisodeBuffer(
+            id=number,
+            observations=np.concatenate([data.observation[rows], data.next_observation[rows][-1:]]),
+            actions=data.action[rows],
+            rewards=data.reward[rows],
+            terminations=data.terminated[rows],
+            truncations=data.truncated[rows],
+        )
+        for number, rows in enumerate(map(slice, firsts, [*firsts[1:], len(data.reward)]))
+    ]
+    returns = whole_returns(task.name, data)
+    mean = float(returns.mean()) if len(returns) else None
+    with warnings.catch_warnings(), quiet():
+        warnings.simplefilter("ignore")  # about a permanent link and an address, which it has none of
+        made = minari_for(task.minari).create_dataset_from_buffers(
+            task.minari,
+            buffer=episodes,
+            env=task.env,
+            algorithm_name="SAC",
+            author="qdfm",
+            description=f"{task.env} played by qdfm's policy {task.policy}; neither D4RL's nor Minari's data.",
+            ref_min_score=task.low,
+            ref_max_score=task.high,
+            requirements=[f"mujoco=={mujoco.__version__}", f"gymnasium=={gymnasium.__version__}"],
+            data_format="hdf5",
+        )
+    score = None if mean is None else float(normalised(task.name, mean))
+    made.storage.update_metadata({"policy": task.policy, "seed": seed, "mean_return": mean, "normalised_score": score})

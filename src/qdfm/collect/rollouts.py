@@ -1,0 +1,130 @@
+"""Rollouts of an actor with continuous actions, in lanes: each one environment with random numbers of its own.
+
+Lanes are stepped a few at a time, so that the actor sees them as one batch, always of the same size: what happens in a
+lane depends on its number and the seed, not on the lanes beside it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import gymnasium
+import numpy as np
+
+from qdfm.collect.actor import Actor
+from qdfm.data.actions import ActionSpace
+from qdfm.envs.mujoco import make_mujoco
+
+TOGETHER = 4  # lanes that are stepped at a time
+
+
+class Trajectories(NamedTuple):
+    """Transitions with continuous actions, in time order, one episode after the other."""
+
+    observation: np.ndarray  # [n, observation]
+    action: np.ndarray  # [n, action]
+    reward: np.ndarray  # [n]
+    next_observation: np.ndarray  # [n, observation]
+    terminated: np.ndarray  # [n]
+    truncated: np.ndarray  # [n], at the time limit or where the recording stops
+    episode: np.ndarray  # [n], numbered from 0
+
+
+class Lane:
+    """One environment, its random numbers, and where it stands."""
+
+    def __init__(self, env: str, *seeds: int) -> None:
+        self.world, self.generator = make_mujoco(env), np.random.default_rng(seeds)
+        self.episode = 0
+        self.now = self._reset()
+
+    def _reset(self) -> np.ndarray:
+        observation: np.ndarray = self.world.reset(seed=int(self.generator.integers(2**31)))[0]
+        return observation
+
+    def step(self, action: np.ndarray, rows: Trajectories, i: int) -> None:
+        """Act, record that as row i, and begin anew after the last step of an episode."""
+        rows.observation[i], rows.action[i], rows.episode[i] = self.now, action, self.episode
+        self.now, reward, terminated, truncated, _ = self.world.step(action)
+        rows.next_observation[i], rows.reward[i] = self.now, float(reward)
+        rows.terminated[i], rows.truncated[i] = terminated, truncated
+        if terminated or truncated:
+            self.episode += 1
+            self.now = self._reset()
+
+
+@dataclass(frozen=True)
+class Job:
+    """Some lanes to be played: their numbers and lengths. `once` ends a lane with its first episode."""
+
+    env: str
+    actor: Actor
+    seed: int
+    lanes: tuple[int, ...]
+    lengths: tuple[int, ...]
+    quantiser: ActionSpace | None = None
+    once: bool = False
+
+
+def play(job: Job) -> list[Trajectories]:
+    """The lanes of a job, stepped together in this process; the last episode of a lane is cut off."""
+    lanes = [Lane(job.env, job.seed, number) for number in job.lanes]
+    rows = [empty_rows(lane.world, length) for lane, length in zip(lanes, job.lengths)]
+    seen = np.zeros((TOGETHER, *lanes[0].now.shape), np.float32)
+    noise = np.zeros((TOGETHER, *job.actor.high.shape), np.float32)
+    done = [0 for _ in lanes]
+    while playing := [
+        i for i, lane in enumerate(lanes) if done[i] < job.lengths[i] and not (job.once and lane.episode)
+    ]:
+        for i in playing:
+            seen[i], noise[i] = lanes[i].now, lanes[i].generator.standard_normal(noise.shape[1], np.float32)
+        action = job.actor.act(seen, noise)
+        if job.quantiser is not None:
+            action = job.quantiser.decode(job.quantiser.encode(action))
+        for i in playing:
+            lanes[i].step(action[i], rows[i], done[i])
+            done[i] += 1
+    for lane in lanes:
+        lane.world.close()
+    played = [Trajectories(*(x[:n] for x in row)) for row, n in zip(rows, done)]
+    for lane_rows in played:
+        lane_rows.truncated[-1] |= not lane_rows.terminated[-1]
+    return played
+
+
+def episode_returns(
+    env: str, actor: Actor, episodes: int, seed: int, quantiser: ActionSpace | None = None
+) -> np.ndarray:
+    """Returns `[episodes]` of whole episodes."""
+    returns = []
+    for i in range(0, episodes, TOGETHER):
+        lanes = tuple(range(i, min(i + TOGETHER, episodes)))
+        job = Job(env, actor, seed, lanes, (time_limit(env),) * len(lanes), quantiser, once=True)
+        returns += [rows.reward.sum() for rows in play(job)]
+    return np.array(returns)
+
+
+def empty_rows(world: gymnasium.Env, length: int) -> Trajectories:
+    """Room for so many transitions."""
+    seen, acted = world.observation_space, world.action_space
+    return Trajectories(
+        observation=np.empty((length, *seen.shape), seen.dtype),  # type: ignore[misc]
+        action=np.empty((length, *acted.shape), acted.dtype),  # type: ignore[misc]
+        reward=np.empty(length),
+        next_observation=np.empty((length, *seen.shape), seen.dtype),  # type: ignore[misc]
+        terminated=np.zeros(length, bool),
+        truncated=np.zeros(length, bool),
+        episode=np.empty(length, np.int64),
+    )
+
+
+def join(lanes: Sequence[Trajectories]) -> Trajectories:
+    """Lanes one after the other, their episodes numbered on."""
+    firsts = np.cumsum([0, *(lane.episode[-1] + 1 for lane in lanes)])
+    numbered = [lane._replace(episode=lane.episode + first) for lane, first in zip(lanes, firsts)]
+    return Trajectories(*(np.concatenate(parts) for parts in zip(*numbered, strict=True)))
+
+
+def time_limit(env: str) -> int:
+    """The longest episode of an environment."""
+    return gymnasium.spec(env).max_episode_steps or 0

@@ -1,0 +1,158 @@
+"""ablations: M and N with what they cost, the scale of the rates and the Euler steps, where the chain starts.
+
+The paper's ablations of its method, each for `paper`, the algorithm as printed with fewer steps, and for `ours`, the
+same method with our choices as far as the ablation leaves them open. With QDFM()'s enumerated endpoints and its one
+step neither M nor N exists; so `ours` draws M endpoints from the behaviour, and N is what it is told.
+
+The sweeps of α and of the steps, and the starts, are played by models that were trained once.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from qdfm.agent import Agent
+from qdfm.algorithms import QDFM
+from qdfm.experiments.ablations_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
+from qdfm.experiments.cells import FULL_SEEDS, Cells, Settings
+from qdfm.experiments.control import FULL, QUICK, Coding, Place, play, trained
+from qdfm.experiments.report import provenance, write_report
+
+STEPS = 100_000  # gradient steps after the behaviour is cloned, which takes as many again
+TASKS = ("hopper-medium", "walker2d-medium")
+SAMPLES, EULER = (16, 32, 64, 128), (5, 10, 20, 40)
+ALPHAS, INFERENCE_STEPS = (0.5, 1.0, 2.0, 3.0, 5.0, 10.0), (5, 10, 15, 20, 40)
+SWEPT_STEPS = 15  # of the sweep of α, as the paper has it
+SWEPT_TASK, SWEPT_CODINGS, SWEPT_EPISODES = "walker2d-medium", (Coding("codebook", 16), Coding("codebook", 32)), 100
+CODING = Coding("codebook", 256)
+STARTS = ("behaviour", "single", "uniform")
+ACT_CALLS = 500  # timed actions
+
+
+def models(**changes: Any) -> dict[str, QDFM]:
+    """The two models, M = 64 and N = 20 unless changed; the schedule in the paper's proportions."""
+    warmup, critic, improve = (round(share * STEPS) for share in (0.15, 0.5, 0.35))
+    schedule: dict[str, Any] = {"warmup_steps": warmup, "critic_steps": critic, "improve_steps": improve}
+    schedule |= {"clone_steps": STEPS, "steps": 20, "samples": 64, "backup_samples": 64} | changes
+    ours = QDFM(behaviour="network", act_start="behaviour", endpoints="behaviour", **schedule)
+    return {"paper": QDFM.paper(**schedule), "ours": ours}
+
+
+class Trial(NamedTuple):
+    """One cell: a model at a place, and how it is judged."""
+
+    config: QDFM
+    task: str
+    coding: Coding
+    judge: Callable[[Agent, Place, int, bool], dict[str, Any]]
+    describes: dict[str, Any]
+    episodes: int | None = None  # None: as many as usual
+
+
+def samples_trials(model: str, task: str) -> dict[str, Trial]:
+    """M endpoints, and as many actions in the backup."""
+    changed = {m: models(samples=m, backup_samples=m)[model] for m in SAMPLES}
+    return {str(m): Trial(config, task, CODING, timed, {"act_calls": ACT_CALLS}) for m, config in changed.items()}
+
+
+def steps_trials(model: str, task: str) -> dict[str, Trial]:
+    """N steps, in training and when acting."""
+    changed = {n: models(steps=n)[model] for n in EULER}
+    return {str(n): Trial(config, task, CODING, timed, {"act_calls": ACT_CALLS}) for n, config in changed.items()}
+
+
+def inference_trials(model: str, task: str) -> dict[str, Trial]:
+    """α and the steps at inference, by one trained model for each K_act; on Walker2d only."""
+    describes = {"alphas": ALPHAS, "at": SWEPT_STEPS, "steps": INFERENCE_STEPS}
+    return {
+        str(coding): Trial(models()[model], task, coding, swept, describes, SWEPT_EPISODES)
+        for coding in SWEPT_CODINGS
+        if task == SWEPT_TASK
+    }
+
+
+def starts_trials(model: str, task: str) -> dict[str, Trial]:
+    """Where the chain starts when it acts, by one trained model."""
+    return {"starts": Trial(models()[model], task, CODING, started, {"starts": STARTS})}
+
+
+PARTS: dict[str, Callable[[str, str], dict[str, Trial]]] = {
+    "samples": samples_trials,
+    "steps": steps_trials,
+    "inference": inference_trials,
+    "starts": starts_trials,
+}
+QUICK_NAMES = {"part": ("samples", "starts"), "model": ("ours",), "task": ("hopper-medium",)}
+
+
+def run(settings: Settings) -> None:
+    """Train, play, tabulate, draw."""
+    picked = settings.picked({"part": PARTS, "model": tuple(models()), "task": TASKS}, QUICK_NAMES)
+    cells, seeds = Cells(settings), settings.seed_range(FULL_SEEDS)
+    size = QUICK if settings.quick else FULL
+    results: Results = {}
+    for part in picked["part"]:
+        for task in picked["task"]:
+            for model in picked["model"]:
+                for label, trial in PARTS[part](model, task).items():
+                    episodes = size.episodes if settings.quick or trial.episodes is None else trial.episodes
+                    place = Place(task, trial.coding, replace(size, episodes=episodes))
+                    cell = trained(
+                        cells, place, trial.config, seeds, settings.progress, trial.judge, **trial.describes
+                    )  # fmt: skip
+                    results.setdefault(part, {}).setdefault(task, {}).setdefault(model, {})[label] = cell
+    tables = tabulate(results)
+    for table in tables:
+        table.show()
+    draw(settings.out, results)
+    made = provenance(settings.command("ablations", len(seeds)), cells.used, seeds=list(seeds))
+    notes = settings.notes(NOTES, FINDINGS)
+    write_report(settings.out, "Ablations on MuJoCo", made, results, tables, notes, headlines(results))
+
+
+# How the models are judged
+
+
+def timed(agent: Agent, place: Place, seed: int, progress: bool) -> dict[str, Any]:
+    """The sampled policy, and the milliseconds of one action, NumPy in to NumPy out."""
+    observation, times = np.asarray(place.data().observation[0]), []
+    for _ in range(10 + ACT_CALLS):
+        began = time.perf_counter()
+        agent.act(observation)
+        times.append(time.perf_counter() - began)
+    sampled = play(agent, place.task, place.size.episodes, seed, False, progress)
+    return {"sampled": sampled, "act_ms": 1e3 * float(np.median(times[10:]))}
+
+
+def swept(agent: Agent, place: Place, seed: int, progress: bool) -> dict[str, Any]:
+    """The trained policy with other scales of its rates, and with other numbers of steps."""
+    assert isinstance(agent.config, QDFM)
+    pairs = [*((alpha, SWEPT_STEPS) for alpha in ALPHAS), *((1.0, n) for n in INFERENCE_STEPS if n != SWEPT_STEPS)]
+    out = {}
+    for alpha, steps in pairs:
+        other = Agent(replace(agent.config, alpha=alpha, steps=steps), agent.spec, agent.policy, seed)
+        out[f"{alpha:g} {steps}"] = play(other, place.task, place.size.episodes, seed, False, progress)
+    return out
+
+
+def started(agent: Agent, place: Place, seed: int, progress: bool) -> dict[str, Any]:
+    """The trained policy from each start."""
+    common = int(np.bincount(np.asarray(place.data().action)[:, 0]).argmax())
+    others = {start: Agent(agent.config, agent.spec, from_start(agent, start, common), seed) for start in STARTS}
+    return {start: play(a, place.task, place.size.episodes, seed, False, progress) for start, a in others.items()}
+
+
+def from_start(agent: Agent, start: str, action: int) -> Any:
+    """The policy whose chain starts from μ̂, from one action, or anywhere: only the start's network is another."""
+    flow, behaviour = agent.policy
+    if start == "behaviour":
+        return agent.policy
+    head = behaviour.trunk.head
+    bias = jnp.zeros_like(head.bias) if start == "uniform" else jnp.where(jnp.arange(len(head.bias)) == action, 0, -1e9)
+    law = eqx.tree_at(lambda net: (net.trunk.head.weight, net.trunk.head.bias), behaviour, (0 * head.weight, bias))
+    return flow, law

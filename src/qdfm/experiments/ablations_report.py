@@ -1,0 +1,195 @@
+"""The tables, headlines and picture of `ablations`, the paper's figures beside ours."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+from qdfm.envs.mujoco import normalised
+from qdfm.experiments.control import SOURCE, mean_returns, number, scores, shown
+from qdfm.experiments.report import Headline, Table
+from qdfm.metrics import summarise
+
+# By part, task and model: cells by the value of what is varied.
+Results = dict[str, dict[str, dict[str, dict[str, dict[str, Any]]]]]
+Row = dict[str, dict[str, dict[str, Any]]]  # of one part and task
+
+LETTERS = {"samples": "M", "steps": "N"}
+# The paper's seconds of training and milliseconds of one action.
+PAPER_TRAIN: dict[str, dict[str, dict[str, float]]] = {
+    "samples": {
+        "hopper-medium": {"16": 3158.7, "32": 3583.4, "64": 4719.3, "128": 7247.1},
+        "walker2d-medium": {"16": 3152.7, "32": 3588.1, "64": 4664.4, "128": 7346.0},
+    },
+    "steps": {
+        "hopper-medium": {"5": 2286.7, "10": 2381.3, "20": 2429.6, "40": 2637.3},
+        "walker2d-medium": {"5": 2314.8, "10": 2382.0, "20": 2480.2, "40": 2683.2},
+    },
+}
+PAPER_ACT: dict[str, dict[str, dict[str, float]]] = {
+    "samples": {
+        "hopper-medium": {"16": 8.86, "32": 8.86, "64": 8.93, "128": 8.86},
+        "walker2d-medium": {"16": 8.91, "32": 8.91, "64": 10.02, "128": 10.08},
+    },
+    "steps": {
+        "hopper-medium": {"5": 1.89, "10": 3.60, "20": 6.29, "40": 12.69},
+        "walker2d-medium": {"5": 1.92, "10": 3.48, "20": 6.57, "40": 12.59},
+    },
+}
+# The paper's normalised scores by start.
+PAPER_STARTS = {
+    "hopper-medium": {"behaviour": 35.81, "single": 0.75, "uniform": 1.82},
+    "walker2d-medium": {"behaviour": 7.90, "single": 0.94, "uniform": 3.90},
+}
+START_NAMES = {"behaviour": "μ̂", "single": "a single action", "uniform": "uniform"}
+
+NOTES = (
+    f"{SOURCE}\n\n"
+    "Two models, both with a separate behaviour network μ̂ from which the chain starts, M = 64 and N = 20 unless "
+    "varied. Paper: the algorithm as printed (softplus rates, squared error, the literal sum over M endpoints that are "
+    "drawn from the model, one scalar critic, β = 20 unscaled), with fewer steps. Ours: posterior rates, "
+    "cross-entropy, the collapsed objective, M endpoints drawn from the behaviour, twin critics, β in units of values. "
+    "QDFM() itself has neither M nor N for one token: it enumerates its endpoints and acts in one step. M is also the "
+    "number of actions in the critic's backup.\n\n"
+    "Train s: all seeds together in one program, compiling included, on the device named above; the paper's is of one "
+    "seed, another device and ten times as many steps, so only ratios along a row compare. Act ms: `agent.act` on one "
+    "observation, NumPy in to NumPy out, median; mean over seeds.\n\n"
+    "α and Euler steps: Walker2d, as the paper has it with 15 steps for the sweep of α and 100 episodes per seed, of "
+    "models trained once with N = 20; the paper shows curves without their numbers, so the values of α and of steps "
+    "are ours. With more than 20 steps the chain asks for times later than any in training. Rates whose scale exceeds "
+    "what a step can carry are clamped to a certain jump. All policies here are sampled.\n\n"
+    "Starts: trained once with μ̂ as the start, then played from another. The paper does not say which single action it "
+    "means, since a new state has no dataset action; here it is the most frequent one of the data."
+)
+FINDINGS = ""  # of the full run
+
+
+def tabulate(results: Results) -> list[Table]:
+    """All tables."""
+    tables = []
+    for part, letter in LETTERS.items():
+        tables += [_varied(part, letter, task, row) for task, row in results.get(part, {}).items()]
+    for task, row in results.get("inference", {}).items():
+        tables += [_inference(task, row, "α"), _inference(task, row, "steps")]
+    if "starts" in results:
+        tables.append(_starts(results["starts"]))
+    return tables
+
+
+def act_ms(cell: dict[str, Any]) -> float:
+    """Milliseconds of one action, mean over seeds."""
+    return float(np.mean([seed["act_ms"] for seed in cell["seeds"]]))
+
+
+def _varied(part: str, letter: str, task: str, row: Row) -> Table:
+    values = list(next(iter(row.values())))
+    table = Table(f"{letter} on {task}", ("", *(f"{letter} = {v}" for v in values)))
+    for model, cells in row.items():
+        table.add(f"{model}: score", *(shown(scores(cells[v], "sampled")) for v in values))
+        table.add(f"{model}: train s", *(f"{cells[v]['train_seconds']:,.0f}" for v in values))
+        table.add(f"{model}: act ms", *(f"{act_ms(cells[v]):.3f}" for v in values))
+    for what, figures in (("train s", PAPER_TRAIN), ("act ms", PAPER_ACT)):
+        table.add(f"as printed in the paper: {what}", *(number(figures[part][task].get(v), ",.6g") for v in values))
+    return table
+
+
+def pairs(cell: dict[str, Any], what: str) -> dict[str, str]:
+    """The swept values and the names under which a cell has them: of α at the common number of steps, or of steps."""
+    both = [name.split() for name in cell["seeds"][0]]
+    common = max({n for _, n in both}, key=lambda n: sum(n == other for _, other in both))
+    if what == "α":
+        return {alpha: f"{alpha} {n}" for alpha, n in both if n == common}
+    found = {n: f"{alpha} {n}" for alpha, n in both if alpha == "1"}
+    return dict(sorted(found.items(), key=lambda item: int(item[0])))
+
+
+def _inference(task: str, row: Row, what: str) -> Table:
+    first = next(iter(next(iter(row.values())).values()))
+    names = pairs(first, what)
+    table = Table(f"{what} at inference on {task}: raw return", ("", *(f"{what} = {v}" for v in names)))
+    for model, cells in row.items():
+        for coding, cell in cells.items():
+            table.add(f"{model}, {coding}", *(f"{mean_returns(cell, name):.0f}" for name in names.values()))
+    return table
+
+
+def _starts(rows: dict[str, Row]) -> Table:
+    table = Table("Where the chain starts: normalised score", ("", *START_NAMES.values()))
+    for task, row in rows.items():
+        for model, cells in row.items():
+            (cell,) = cells.values()
+            table.add(f"{task}: {model}", *(shown(scores(cell, start)) for start in START_NAMES))
+        table.add(f"{task}: as printed in the paper", *(f"{PAPER_STARTS[task][start]:.2f}" for start in START_NAMES))
+    return table
+
+
+def headlines(results: Results) -> list[Headline]:
+    """What the largest M and N cost as a ratio to the smallest, and scores by start."""
+    lines = []
+    for part, letter in LETTERS.items():
+        for task, row in results.get(part, {}).items():
+            for model, cells in row.items():
+                first, *_, last = cells
+                for what, ours, paper in (
+                    ("training time", _ratio(cells, lambda c: c["train_seconds"]), PAPER_TRAIN),
+                    ("time of one action", _ratio(cells, act_ms), PAPER_ACT),
+                ):
+                    printed = paper[part][task]
+                    ratio = printed[last] / printed[first] if {first, last} <= printed.keys() else None
+                    lines.append(Headline(f"{task}, {model}: {what}, {letter} = {last} / {first}", ours, ratio))
+    for task, row in results.get("starts", {}).items():
+        for model, cells in row.items():
+            (cell,) = cells.values()
+            for start, name in START_NAMES.items():
+                ours = float(scores(cell, start).mean())
+                lines.append(Headline(f"{task}, {model}: start from {name}", ours, PAPER_STARTS[task][start]))
+    return lines
+
+
+def _ratio(cells: dict[str, dict[str, Any]], of: Any) -> float:
+    first, *_, last = cells.values()
+    return float(of(last) / of(first))
+
+
+def draw(folder: Path, results: Results) -> None:
+    """A picture of each part that was run: ablations-samples.png, -steps.png, -inference.png, -starts.png."""
+    for part, rows in results.items():
+        kinds = ("α", "steps") if part == "inference" else (part,)
+        size = (3.6 * len(rows) * len(kinds) + 1.6, 3.0)
+        figure, axes = plt.subplots(1, len(rows) * len(kinds), figsize=size, squeeze=False, layout="constrained")
+        panels = [(task, row, kind) for task, row in rows.items() for kind in kinds]
+        for axis, (task, row, kind) in zip(axes[0], panels, strict=True):
+            for model, cells in row.items():
+                _curves(axis, task, model, cells, part, kind)
+            axis.set_title(task, fontsize=9)
+            axis.set_xlabel(LETTERS.get(part, "start" if part == "starts" else f"{kind} at inference"))
+            axis.set_ylabel("normalised score")
+            axis.grid(alpha=0.3)
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
+        figure.savefig(folder / f"ablations-{part}.png", dpi=120)
+        plt.close(figure)
+
+
+def _curves(axis: Any, task: str, model: str, cells: dict[str, dict[str, Any]], part: str, kind: str) -> None:
+    if part in LETTERS:
+        _line(axis, model, {value: scores(cell, "sampled") for value, cell in cells.items()})
+        return
+    for label, cell in cells.items():
+        names = pairs(cell, kind) if part == "inference" else {v: k for k, v in START_NAMES.items()}
+        found = {value: normalised(task, _seed_returns(cell, name)) for value, name in names.items()}
+        _line(axis, f"{model}, {label}" if part == "inference" else model, found)
+
+
+def _seed_returns(cell: dict[str, Any], name: str) -> np.ndarray:
+    return np.array([np.mean(seed[name]["returns"]) for seed in cell["seeds"]])
+
+
+def _line(axis: Any, label: str, values: dict[str, np.ndarray]) -> None:
+    points = [summarise(v) for v in values.values()]
+    axis.errorbar(
+        list(values), [p.mean for p in points], [p.std for p in points], marker="o", ms=4, capsize=3, label=label
+    )

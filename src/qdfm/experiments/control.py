@@ -1,0 +1,205 @@
+"""What `mujoco`, `divisions` and `ablations` share: data, quantiser, training and play, as cells.
+
+All data are rollouts of our own policies (`qdfm data make hopper-medium`), not Minari's. A cell of a trained method
+keeps the return of every episode, so that any table can be made of it again.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from qdfm.agent import Agent
+from qdfm.algorithms.base import Config
+from qdfm.collect.mujoco import collect_mujoco, replayed
+from qdfm.data.actions import quantisation_error
+from qdfm.data.dataset import Dataset
+from qdfm.data.sources import load_dataset
+from qdfm.envs.mujoco import TASKS, normalised
+from qdfm.evaluate import evaluate
+from qdfm.experiments.cells import Cells
+from qdfm.metrics import Summary, bootstrap_interval, summarise
+from qdfm.train import fingerprint, train
+
+PLAYED = ("sampled", "greedy")
+MEDIUM = tuple(name for name in TASKS if name.endswith("-medium"))
+HORIZON = 1000  # steps after which the environments cut an episode off
+FRESH = 20_000  # transitions, collected anew, on which the quantisation error is measured
+FRESH_SEED = 10_000  # far from the seeds of the data
+REPLAYED = 20  # episodes of the behaviour through the quantiser
+
+SOURCE = (
+    "The data are rollouts of our own policies (`qdfm data make`), not Minari's, so that scores can be compared within "
+    "a table but only roughly with the paper's, whose data and quantiser are others. Scores are D4RL's: 0 for a random "
+    "policy, 100 for D4RL's expert. Behaviour, data: the data's whole episodes; behaviour, replayed: new episodes of "
+    "the policy that made the data, every action first quantised. Quantisation error: root mean square in units of the "
+    f"actions' standard deviation, on {FRESH:,} fresh transitions."
+)
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How continuous actions become tokens: a codebook of joint actions (D = 1), or bins of every dimension."""
+
+    kind: str  # codebook or bins
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.count}"
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is done for a cell."""
+
+    transitions: int | None = None
+    """Of the data (None: the local set, or a million)."""
+    episodes: int = 20
+    """Per seed and way to play."""
+    share: float = 1.0
+    """Of the gradient steps."""
+
+
+FULL = Size()
+QUICK = Size(transitions=20_000, episodes=3, share=0.002)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A task with a coding, at a size: what a cell is about, apart from the method."""
+
+    task: str
+    coding: Coding
+    size: Size
+
+    def described(self) -> dict[str, Any]:
+        """What all cells of this place depend on."""
+        return {"task": self.task, "coding": asdict(self.coding), "transitions": self.size.transitions}
+
+    def data(self) -> Dataset:
+        """The transitions, kept while a process stays at this task and coding."""
+        return load(self.task, self.coding, self.size.transitions)
+
+
+@lru_cache(maxsize=2)
+def load(task: str, coding: Coding, transitions: int | None) -> Dataset:
+    """The data of a task with its actions as tokens."""
+    kinds: dict[str, Any] = {coding.kind: coding.count}
+    return load_dataset(task, transitions=transitions, **kinds)
+
+
+def whole_returns(data: Dataset) -> np.ndarray:
+    """Returns `[episodes]` of the episodes that the environment ended; where the recording stopped is no end."""
+    lengths = np.bincount(np.unique(data.episode, return_inverse=True)[1])
+    last = np.cumsum(lengths) - 1
+    return data.returns()[np.asarray(data.terminated)[last] | (lengths >= HORIZON), 0]
+
+
+def behaviour(cells: Cells, place: Place) -> dict[str, Any]:
+    """The cell of the data's own policy: what the data hold, and what is left of it when actions are quantised."""
+
+    def compute() -> dict[str, Any]:
+        data = place.data()
+        returns, space = whole_returns(data), data.spec.actions
+        fresh = collect_mujoco(place.task, FRESH, seed=FRESH_SEED, workers=1)
+        facts = {
+            "transitions": len(data),
+            "fingerprint": fingerprint(data),
+            "episodes": len(returns),
+            "return": float(returns.mean()) if len(returns) else None,
+            "quantisation_error": quantisation_error(space, fresh.action),
+        }
+        return {"data": facts, "replayed": played(place.task, replayed(place.task, space, REPLAYED))}
+
+    return cells.get(place.described() | {"policy": "behaviour", "episodes": REPLAYED}, compute)
+
+
+def played(task: str, returns: np.ndarray) -> dict[str, Any]:
+    """Episodes of one policy: their raw returns and the mean normalised score."""
+    return {"returns": np.round(returns, 3).tolist(), "score": float(np.mean(normalised(task, returns)))}
+
+
+def play(agent: Agent, task: str, episodes: int, seed: int, greedy: bool, progress: bool) -> dict[str, Any]:
+    """Episodes of an agent."""
+    return played(task, evaluate(agent, task, episodes, seed, greedy, progress=progress).returns[:, 0])
+
+
+def judge(agent: Agent, place: Place, seed: int, progress: bool) -> dict[str, Any]:
+    """One trained policy, sampled and greedy."""
+    return {how: play(agent, place.task, place.size.episodes, seed, how == "greedy", progress) for how in PLAYED}
+
+
+def trained(
+    cells: Cells,
+    place: Place,
+    config: Config,
+    seeds: tuple[int, ...],
+    progress: bool,
+    judge: Callable[[Agent, Place, int, bool], dict[str, Any]] = judge,
+    **describes: Any,
+) -> dict[str, Any]:
+    """The cell of a method: all seeds trained in one program, each judged; `describes` says how, if not as usual."""
+    known = behaviour(cells, place)["data"]
+    config = config.scaled(place.size.share)
+
+    def compute() -> dict[str, Any]:
+        data = place.data()
+        began = time.perf_counter()
+        agents = train(config, data, seeds, progress=progress)
+        seconds = time.perf_counter() - began
+        phases = config.build(data.spec).phases
+        return {
+            "seeds": [judge(agent, place, seed, progress) for agent, seed in zip(agents, seeds, strict=True)],
+            "train_seconds": round(seconds, 1),
+            "steps": {phase.name: phase.steps for phase in phases if phase.steps},
+            "data": known,
+        }
+
+    key = place.described() | {"config": config.described(), "seeds": seeds, "episodes": place.size.episodes}
+    return cells.get(key | describes, compute)
+
+
+# What tables are made of
+
+
+def scores(cell: dict[str, Any], how: str) -> np.ndarray:
+    """The normalised score of each seed `[seeds]`."""
+    return np.array([seed[how]["score"] for seed in cell["seeds"]])
+
+
+def mean_returns(cell: dict[str, Any], how: str) -> Summary:
+    """The raw return over seeds."""
+    return summarise([float(np.mean(seed[how]["returns"])) for seed in cell["seeds"]])
+
+
+def shown(values: np.ndarray) -> str:
+    """Mean ± sample deviation over seeds, and the 95 % bootstrap interval of the mean."""
+    if len(values) == 1:
+        return f"{values[0]:.1f}"
+    low, high = bootstrap_interval(values)
+    return f"{summarise(values):.1f} [{low:.1f}, {high:.1f}]"
+
+
+def near_best(by_name: dict[str, np.ndarray], name: str, rivals: tuple[str, ...]) -> bool:
+    """Whether the mean of a method is not below the interval of the best mean among the rivals `[seeds]` each."""
+    best = max((by_name[rival] for rival in rivals), key=np.mean)
+    return bool(by_name[name].mean() >= bootstrap_interval(best)[0])
+
+
+def total_steps(cell: dict[str, Any]) -> int:
+    """Gradient steps of all phases."""
+    return sum(cell["steps"].values())
+
+
+def data_return(cell: dict[str, Any], task: str) -> float | None:
+    """The normalised score of the data's whole episodes, where there are any."""
+    mean = cell["data"]["return"]
+    return None if mean is None else float(normalised(task, mean))
+
+
+def number(value: float | None, form: str = ".1f") -> str:
+    """A number, or a dash where there is none."""
+    return "–" if value is None else format(value, form)

@@ -1,0 +1,56 @@
+"""divisions: how finely continuous actions are divided (the paper's ablation of K_act, and its comparison at 16).
+
+QDFM with codebooks of 8 to 256 joint actions on all data sets, and with 3 to 41 bins per dimension on the medium ones,
+each beside what its quantiser leaves of the behaviour; then every method at K_act = 16, in raw returns.
+"""
+
+from qdfm.algorithms.base import Config
+from qdfm.envs.mujoco import TASKS
+from qdfm.experiments.cells import FULL_SEEDS, Cells, Settings
+from qdfm.experiments.control import FULL, MEDIUM, QUICK, Coding, Place, behaviour, total_steps, trained
+from qdfm.experiments.divisions_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
+from qdfm.experiments.mujoco import METHODS
+from qdfm.experiments.report import provenance, write_report
+
+CODEBOOKS, BINS = (8, 16, 32, 64, 256), (3, 5, 9, 21, 41)
+CODINGS = {str(c): c for c in (*(Coding("codebook", k) for k in CODEBOOKS), *(Coding("bins", k) for k in BINS))}
+COMPARED = "codebook-16"  # where all methods are tried
+QUICK_NAMES = {
+    "coding": ("codebook-16", "codebook-64", "bins-9"),
+    "task": ("hopper-medium",),
+    "method": ("QDFM", "BC"),
+}
+
+
+def tried(coding: str, task: str) -> dict[str, Config]:
+    """The methods with a coding on a data set: QDFM, and all of them where methods are compared."""
+    if CODINGS[coding].kind == "bins":
+        return {"QDFM": METHODS["tokens"]["QDFM"]} if task in MEDIUM else {}
+    return METHODS["codebook"] if coding == COMPARED else {"QDFM": METHODS["codebook"]["QDFM"]}
+
+
+def run(settings: Settings) -> None:
+    """Train, play, tabulate, draw."""
+    picked = settings.picked({"coding": CODINGS, "task": TASKS, "method": METHODS["codebook"]}, QUICK_NAMES)
+    cells, seeds = Cells(settings), settings.seed_range(FULL_SEEDS)
+    size = QUICK if settings.quick else FULL
+    results: Results = {}
+    for task in picked["task"]:
+        for coding in picked["coding"]:
+            methods = {name: config for name, config in tried(coding, task).items() if name in picked["method"]}
+            if methods:
+                place = Place(task, CODINGS[coding], size)
+                made = {name: trained(cells, place, c, seeds, settings.progress) for name, c in methods.items()}
+                row = {"behaviour": behaviour(cells, place), "methods": made}
+                results.setdefault(coding, {})[task] = row
+    tables = tabulate(results, COMPARED)
+    for table in tables:
+        table.show()
+    draw(settings.out, results)
+    steps = {
+        coding: {name: total_steps(cell) for name, cell in next(iter(rows.values()))["methods"].items()}
+        for coding, rows in results.items()
+    }
+    made_by = provenance(settings.command("divisions", len(seeds)), cells.used, seeds=list(seeds), steps=steps)
+    notes = settings.notes(NOTES, FINDINGS)
+    write_report(settings.out, "Divisions of actions", made_by, results, tables, notes, headlines(results, COMPARED))

@@ -1,0 +1,91 @@
+"""mujoco: discretised Hopper, Walker2d and HalfCheetah, medium and expert data (the paper's largest table).
+
+Two settings. `codebook` is the paper's: the nearest of 256 joint actions, one token. `tokens` is ours: one token per
+dimension. Within a setting all methods have the same data, networks of the same width and equally many gradient steps;
+only QDFM without guidance stops after its warm-up, because it is the same run without the rest.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from qdfm.algorithms import AWAC, AWBC, BC, BCQ, BRAC, CQL, IQL, QDFM, BoltzBC, BoltzQ, GreedyQ
+from qdfm.algorithms.base import Config
+from qdfm.envs.mujoco import TASKS
+from qdfm.experiments.cells import FULL_SEEDS, Cells, Settings
+from qdfm.experiments.control import FULL, QUICK, Coding, Place, behaviour, total_steps, trained
+from qdfm.experiments.mujoco_tables import FINDINGS, NOTES, Results, headlines, tabulate
+from qdfm.experiments.report import provenance, write_report
+
+CODINGS = {"codebook": Coding("codebook", 256), "tokens": Coding("bins", 41)}
+STEPS = {"codebook": 200_000, "tokens": 400_000}  # gradient steps of every method
+
+
+def qdfm(steps: int, shares: tuple[float, float, float] = (0.15, 0.5, 0.35)) -> QDFM:
+    """So many steps in all; by default in the paper's proportions, 150k : 500k : 350k."""
+    warmup, critic, improve = (round(share * steps) for share in shares)
+    return QDFM(warmup_steps=warmup, critic_steps=critic, improve_steps=improve)
+
+
+def unguided(config: QDFM) -> QDFM:
+    """The same run without guidance: it ends with the warm-up, since the critic does not touch the flow."""
+    return replace(config, critic_steps=0, improve_steps=0)
+
+
+def baselines(steps: int) -> dict[str, Config]:
+    """The paper's seven, and three beside; those that read a policy off QDFM's critic train it for as long."""
+    guided: dict[str, Any] = {"clone_steps": steps // 2, "critic_steps": steps // 2}
+    clone = round(0.15 * steps)
+    return {
+        "AWAC": AWAC(train_steps=steps),
+        "AWBC": AWBC(train_steps=steps),
+        "BCQ": BCQ(train_steps=steps),
+        "CQL": CQL(train_steps=steps),
+        "GreedyQ": GreedyQ(**guided),
+        "BRAC": BRAC(clone_steps=clone, train_steps=steps - clone),
+        "BoltzQ": BoltzQ(**guided),
+        "BC": BC(clone_steps=steps),
+        "BoltzBC": BoltzBC(**guided),
+        "IQL": IQL(train_steps=steps),
+    }
+
+
+TOKENS_QDFM = qdfm(STEPS["tokens"], (0.25, 0.5, 0.25))  # the joint of several tokens takes a longer warm-up
+METHODS: dict[str, dict[str, Config]] = {
+    "codebook": {"QDFM": qdfm(STEPS["codebook"]), **baselines(STEPS["codebook"])},
+    "tokens": {"QDFM": TOKENS_QDFM, "QDFM-unguided": unguided(TOKENS_QDFM), **baselines(STEPS["tokens"])},
+}
+QUICK_NAMES = {"task": ("hopper-medium",), "method": ("QDFM", "QDFM-unguided", "BC")}
+
+
+def run(settings: Settings) -> None:
+    """Train, play, tabulate, draw."""
+    every = dict.fromkeys(name for methods in METHODS.values() for name in methods)
+    picked = settings.picked({"setting": METHODS, "task": TASKS, "method": every}, QUICK_NAMES)
+    cells, seeds = Cells(settings), settings.seed_range(FULL_SEEDS)
+    size = QUICK if settings.quick else FULL
+    results: Results = {}
+    for setting in picked["setting"]:
+        methods = {name: METHODS[setting][name] for name in picked["method"] if name in METHODS[setting]}
+        for task in picked["task"] if methods else ():
+            place = Place(task, CODINGS[setting], size)
+            made = {name: trained(cells, place, config, seeds, settings.progress) for name, config in methods.items()}
+            row = {"behaviour": behaviour(cells, place), "methods": made}
+            results.setdefault(setting, {})[task] = row
+    report(settings, results, cells, seeds)
+
+
+def report(settings: Settings, results: Results, cells: Cells, seeds: tuple[int, ...]) -> None:
+    """Tables on the terminal; the rest in the folder."""
+    tables = tabulate(results)
+    for table in tables:
+        table.show()
+    from qdfm.experiments.mujoco_figures import draw
+
+    draw(settings.out, results)
+    steps = {
+        setting: {name: total_steps(cell) for name, cell in next(iter(rows.values()))["methods"].items()}
+        for setting, rows in results.items()
+    }
+    made = provenance(settings.command("mujoco", len(seeds)), cells.used, seeds=list(seeds), steps=steps)
+    notes = settings.notes(NOTES, FINDINGS)
+    write_report(settings.out, "Discretised MuJoCo control", made, results, tables, notes, headlines(results))

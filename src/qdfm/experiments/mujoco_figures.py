@@ -1,0 +1,52 @@
+"""The picture of `mujoco`: scores of every method by data set, a row of panels for each setting."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+import numpy as np
+
+from qdfm.experiments.control import PLAYED, data_return, scores
+from qdfm.experiments.mujoco_tables import PAPER, Results
+from qdfm.metrics import bootstrap_interval
+
+MARKERS = {"sampled": "o", "greedy": "x"}
+
+
+def draw(folder: Path, results: Results) -> None:
+    """mujoco-SETTING.png: a panel per data set, the methods below each other."""
+    for setting, rows in results.items():
+        names = list(next(iter(rows.values()))["methods"])
+        size = (2.5 * len(rows) + 1.6, 0.3 * len(names) + 1.4)
+        figure, axes = plt.subplots(1, len(rows), figsize=size, sharey=True, squeeze=False, layout="constrained")
+        for axis, (task, row) in zip(axes[0], rows.items(), strict=True):
+            _panel(axis, task, row, setting == "codebook")
+        axes[0, 0].set_yticks(range(len(names)), names)
+        axes[0, 0].invert_yaxis()
+        figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center", fontsize=7)
+        figure.savefig(folder / f"mujoco-{setting}.png", dpi=120)
+        plt.close(figure)
+
+
+def _panel(axis: Any, task: str, row: dict[str, Any], paper: bool) -> None:
+    """Means with 95 % intervals over seeds; the behaviour as vertical lines."""
+    names = list(row["methods"])
+    for place, how in enumerate(PLAYED):
+        values = [scores(cell, how) for cell in row["methods"].values()]
+        means = np.array([v.mean() for v in values])
+        ends = np.array([bootstrap_interval(v) for v in values])
+        reach = np.abs(ends - means[:, None]).T
+        heights = np.arange(len(names)) + 0.2 * (2 * place - 1)
+        axis.errorbar(means, heights, xerr=reach, fmt=MARKERS[how], ms=4, capsize=2, lw=1, label=how)
+    printed = [(PAPER[name][task], i) for i, name in enumerate(names) if name in PAPER and paper]
+    if printed:
+        axis.plot(*zip(*printed, strict=True), "d", ms=4, mfc="none", color="grey", label="paper, its data")
+    if (data := data_return(row["behaviour"], task)) is not None:
+        axis.axvline(data, color="black", lw=0.8, label="behaviour, data")
+    axis.axvline(row["behaviour"]["replayed"]["score"], color="black", lw=0.8, ls=":", label="behaviour, replayed")
+    axis.set_title(task, fontsize=9)
+    axis.set_xlabel("normalised score", fontsize=8)
+    axis.grid(alpha=0.3)

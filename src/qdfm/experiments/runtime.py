@@ -1,0 +1,232 @@
+"""runtime: what training and acting cost, every method in one run on one machine (the paper's runtime tables).
+
+The codebook setting (hopper-medium, 256 joint actions, batch 256, two layers of 256). Gradient steps per second are of
+compiled scans after a warm-up call; the paper's schedule is run in full for QDFM(), extrapolated for the others. One
+action is `agent.act` on one observation, NumPy in to NumPy out, by networks that need not be trained for it.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qdfm.agent import Agent
+from qdfm.algorithms import QDFM
+from qdfm.algorithms.base import Config
+from qdfm.data.dataset import Dataset
+from qdfm.experiments.cells import FULL_SEEDS, Cells, Settings
+from qdfm.experiments.control import Coding, load
+from qdfm.experiments.mujoco import baselines, qdfm
+from qdfm.experiments.report import provenance, write_report
+from qdfm.experiments.runtime_report import FINDINGS, NOTES, draw, headlines, tabulate
+from qdfm.train import compiled_phase, train
+
+SCHEDULE = 1_000_000  # the paper's gradient steps; QDFM has 150k + 500k + 350k of them
+METHODS: dict[str, Config] = {"QDFM": qdfm(SCHEDULE), "QDFM.paper": QDFM.paper(), **baselines(SCHEDULE)}
+WHOLE = "QDFM"  # the method whose schedule is run in full
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is timed."""
+
+    transitions: int | None = None
+    """Of the data (None: the local set, or a million)."""
+    choices: int = 256
+    """Of the codebook."""
+    seeds: int = FULL_SEEDS
+    """Trained side by side."""
+    seconds: float = 4.0
+    """Of timed scans, at least, for each phase."""
+    chunk: int = 500
+    """Gradient steps per scan."""
+    schedule: float = 1.0
+    """Share of the schedule that is run."""
+    calls: int = 2_000
+    """Timed actions of each method."""
+    batch: int = 256
+    """Observations of a batch of actions, of which a tenth as many are timed."""
+    actions: tuple[int, ...] = (64, 256, 512)
+    """|A| of the scaling."""
+    samples: tuple[int, ...] = (32, 64, 128)
+    """M of the scaling."""
+    rows: int = 100_000
+    """Of the random data of the scaling."""
+
+
+FULL = Scale()
+QUICK = Scale(
+    transitions=20_000, seeds=2, seconds=0.5, chunk=20, schedule=0.001, calls=100, actions=(64, 256), samples=(32,),
+    rows=10_000,
+)  # fmt: skip
+QUICK_NAMES = {"part": ("steps", "schedule", "act", "scaling"), "method": ("QDFM", "CQL", "IQL")}
+
+
+def run(settings: Settings) -> None:
+    """Time, tabulate, draw."""
+    report(settings, QUICK if settings.quick else FULL)
+
+
+def report(settings: Settings, scale: Scale) -> None:
+    """The chosen parts at one scale."""
+    picked = settings.picked({"part": PARTS, "method": METHODS}, QUICK_NAMES)
+    cells = Cells(settings)
+    results: dict[str, Any] = {}
+    for part in picked["part"]:
+        results[part] = PARTS[part](cells, scale, picked["method"], settings.progress)
+    tables = tabulate(results)
+    for table in tables:
+        table.show()
+    draw(settings.out, results)
+    made = provenance(settings.command("runtime"), cells.used, settings=asdict(scale))
+    notes = settings.notes(NOTES, FINDINGS)
+    write_report(settings.out, "Runtime", made, results, tables, notes, headlines(results))
+
+
+def steps_part(cells: Cells, scale: Scale, names: Iterable[str], progress: bool) -> dict[str, Any]:
+    """Gradient steps per second of every phase of every method, for one seed and for several."""
+    shared = {"part": "steps", "scale": _only(scale, "transitions", "choices", "seconds", "chunk")}
+    return {
+        name: {
+            str(seeds): cells.get(
+                shared | {"config": METHODS[name].described(), "seeds": seeds},
+                partial(_rates_on_data, METHODS[name], scale, seeds),
+            )
+            for seeds in (1, scale.seeds)
+        }
+        for name in names
+    }
+
+
+def schedule_part(cells: Cells, scale: Scale, names: Iterable[str], progress: bool) -> dict[str, Any]:
+    """Seconds of the whole schedule, for one seed and for several."""
+    config = METHODS[WHOLE].scaled(scale.schedule)
+    shared = {"part": "schedule", "scale": _only(scale, "transitions", "choices"), "config": config.described()}
+
+    def compute(seeds: int) -> dict[str, Any]:
+        data = _data(scale)
+        began = time.perf_counter()
+        train(config, data, tuple(range(seeds)), progress=progress)
+        return {"seconds": time.perf_counter() - began, "steps": config.total_steps(data.spec)}
+
+    return {str(n): cells.get(shared | {"seeds": n}, partial(compute, n)) for n in (1, scale.seeds) if WHOLE in names}
+
+
+def act_part(cells: Cells, scale: Scale, names: Iterable[str], progress: bool) -> dict[str, Any]:
+    """Milliseconds of one action and of a batch, on the device that trains and on the CPU of the same machine."""
+    chosen = list(names)
+    described = {name: METHODS[name].described() for name in chosen}
+    shared = {"part": "act", "scale": _only(scale, "transitions", "choices", "calls", "batch"), "configs": described}
+
+    def compute() -> dict[str, Any]:
+        here = act_times(chosen, scale)
+        if jax.default_backend() == "cpu":
+            return {"device": here, "cpu": here}
+        with jax.default_device(jax.devices("cpu")[0]):
+            return {"device": here, "cpu": act_times(chosen, scale)}
+
+    return cells.get(shared, compute)
+
+
+def scaling_part(cells: Cells, scale: Scale, names: Iterable[str], progress: bool) -> dict[str, Any]:
+    """Steps per second of QDFM by |A| and M, on random data; QDFM() enumerates its endpoints, so it has no M."""
+    out: dict[str, Any] = {}
+    for name in (n for n in names if n in ("QDFM", "QDFM.paper")):
+        config = METHODS[name]
+        assert isinstance(config, QDFM)
+        for samples in scale.samples if name == "QDFM.paper" else (config.samples,):
+            changed = config if name == "QDFM" else replace(config, samples=samples, backup_samples=samples)
+            for actions in scale.actions:
+                shared = {"part": "scaling", "scale": _only(scale, "seconds", "chunk", "rows"), "actions": actions}
+                compute = partial(_rates_on_noise, changed, scale, actions)
+                column = "–" if name == "QDFM" else str(samples)
+                cell = cells.get(shared | {"config": changed.described()}, compute)
+                out.setdefault(name, {}).setdefault(str(actions), {})[column] = cell
+    return out
+
+
+PARTS: dict[str, Callable[[Cells, Scale, Iterable[str], bool], dict[str, Any]]] = {
+    "steps": steps_part,
+    "schedule": schedule_part,
+    "act": act_part,
+    "scaling": scaling_part,
+}
+
+
+def _only(scale: Scale, *names: str) -> dict[str, Any]:
+    """What a part depends on."""
+    return {name: getattr(scale, name) for name in names}
+
+
+def _data(scale: Scale) -> Dataset:
+    return load("hopper-medium", Coding("codebook", scale.choices), scale.transitions)
+
+
+def _rates_on_data(config: Config, scale: Scale, seeds: int) -> dict[str, Any]:
+    return {"phases": phase_rates(config, _data(scale), seeds, scale)}
+
+
+def _rates_on_noise(config: Config, scale: Scale, actions: int) -> dict[str, Any]:
+    return {"phases": phase_rates(config, noise(scale.rows, actions), 1, scale)}
+
+
+def noise(rows: int, actions: int, size: int = 11) -> Dataset:
+    """Transitions of Hopper's shape that mean nothing."""
+    rng = np.random.default_rng(0)
+    seen, then = rng.standard_normal((2, rows, size), np.float32)
+    action = rng.integers(actions, size=rows)
+    ended = np.arange(rows) % 1000 == 999
+    return Dataset.from_arrays(seen, action, rng.random(rows), then, ended, num_actions=actions)
+
+
+def phase_rates(config: Config, dataset: Dataset, seeds: int, scale: Scale) -> dict[str, dict[str, float]]:
+    """Steps per second of each phase with steps, and how many steps the config has of it."""
+    config = config.resolve(dataset.spec)
+    algorithm = config.build(dataset.spec)
+    data = jax.device_put(dataset.normalised())
+    keys = jnp.stack([jax.random.key(seed, impl="threefry2x32") for seed in range(seeds)])
+    state = jax.jit(jax.vmap(algorithm.init))(keys)
+    out = {}
+    for index in range(len(algorithm.phases)):
+        phase, prepare, cache, chunk = compiled_phase(config, dataset.spec, index)
+        if prepare is not None:
+            state = prepare(state, data, keys)
+        if phase.steps == 0:
+            continue
+        cached = None if cache is None else cache(state, data, keys)
+        times: list[float] = []
+        while len(times) < 4 or sum(times[1:]) < scale.seconds:
+            began = time.perf_counter()
+            state, _ = jax.block_until_ready(chunk(state, data, cached, keys, jnp.int32(0), length=scale.chunk))
+            times.append(time.perf_counter() - began)
+        speed = scale.chunk / float(np.median(times[1:]))  # the first call compiles
+        out[phase.name] = {"steps": phase.steps, "steps_per_second": speed}
+    return out
+
+
+def act_times(names: Iterable[str], scale: Scale) -> dict[str, dict[str, float]]:
+    """Milliseconds of one action and of a batch, medians; the methods are called in turn and meet the same machine."""
+    data = _data(scale)
+    one, many = data.observation[0], data.observation[: scale.batch]
+    agents: dict[str, Agent] = {}
+    for name in names:
+        config = METHODS[name].resolve(data.spec)
+        algorithm = config.build(data.spec)
+        agents[name] = Agent(config, data.spec, algorithm.policy(algorithm.init(jax.random.key(0))))
+    out: dict[str, dict[str, float]] = {name: {} for name in agents}
+    for what, observation, calls in (("one", one, scale.calls), ("batch", many, scale.calls // 10)):
+        times: dict[str, list[float]] = {name: [] for name in agents}
+        for call in range(10 + calls):
+            for name, agent in agents.items():
+                began = time.perf_counter()
+                agent.act(observation)
+                if call >= 10:  # the first ones compile and warm up
+                    times[name].append(time.perf_counter() - began)
+        for name, taken in times.items():
+            out[name][what] = 1e3 * float(np.median(taken))
+    return out

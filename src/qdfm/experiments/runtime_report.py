@@ -1,0 +1,146 @@
+"""The tables, headlines and picture of `runtime`, the paper's figures beside ours."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from qdfm.experiments.control import number
+from qdfm.experiments.report import Headline, Table
+
+# The paper, one A100: seconds of 1M steps (HalfCheetah-medium), milliseconds of one action (Hopper-medium).
+PAPER_TRAIN = {"GreedyQ": 1380.0, "CQL": 1729.0, "BCQ": 2365.0, "AWAC": 2606.0, "IQL": 3620.0}
+PAPER_TRAIN |= dict.fromkeys(("QDFM", "QDFM.paper"), 2209.0)
+PAPER_ACT = {"GreedyQ": 0.29, "CQL": 0.30, "BCQ": 0.45, "AWAC": 0.28, "IQL": 0.23}
+PAPER_ACT |= dict.fromkeys(("QDFM", "QDFM.paper"), 6.26)
+# Milliseconds of one action that the paper quotes beside continuous generative policies.
+QUOTED = {
+    "the paper's own": 5.87,
+    "diffusion policy, the slower": 75.05,
+    "diffusion policy, the faster": 55.86,
+    "optimal-transport flow": 27.26,
+}
+# Seconds of training by |A| and M.
+PAPER_SCALING = {
+    "64": {"32": 1527.0, "64": 1469.0, "128": 1481.0},
+    "256": {"32": 1411.0, "64": 1448.0, "128": 1578.0},
+    "512": {"32": 1420.0, "64": 1510.0, "128": 1869.0},
+}
+
+NOTES = (
+    "Hopper-medium of our own data, 256 joint actions, batch 256, two layers of 256. Steps/s: compiled scans in the "
+    "steady state, the median. 1M steps: the steps of the paper's schedule divided by the measured steps/s, so "
+    "extrapolated; it leaves out compiling and checking. QDFM's schedule (150k + 500k + 350k) was also run in full, "
+    "with all that `train` does, compiling included. QDFM.paper is the algorithm as printed, literally, with a cloning "
+    "phase of 1M steps besides, which the paper's time may not contain. Several seeds run side by side in one program. "
+    "Act ms: `agent.act`, NumPy in to NumPy out, median, the methods called in turn, on the device that trains and on "
+    "the CPU of the same machine; networks as they are initialised, which does not change the time. Scaling: random "
+    "data of Hopper's shape, one seed, extrapolated to the paper's schedule. The paper's times are of an A100 and its "
+    "own code; the continuous methods' are quoted by it from elsewhere."
+)
+FINDINGS = ""  # of the full run
+
+
+def tabulate(results: dict[str, Any]) -> list[Table]:
+    """A table for each part that was run."""
+    makers = {"steps": _steps, "schedule": _schedule, "act": _act, "scaling": _scaling}
+    return [makers[part](rows) for part, rows in results.items() if rows]
+
+
+def extrapolated(cell: dict[str, Any]) -> float:
+    """Seconds of the phases' own numbers of steps at the measured speed."""
+    return float(sum(phase["steps"] / phase["steps_per_second"] for phase in cell["phases"].values()))
+
+
+def _steps(rows: dict[str, Any]) -> Table:
+    counts = list(next(iter(rows.values())))
+    columns = [f"{what}, seeds: {n}" for n in counts for what in ("steps/s by phase", "1M steps, s (extrapolated)")]
+    table = Table("Training", ("method", *columns, "paper: s"))
+    for name, cells in rows.items():
+        line = []
+        for n in counts:
+            speeds = (f"{k} {p['steps_per_second']:,.0f}" for k, p in cells[n]["phases"].items())
+            line += [", ".join(speeds), f"{extrapolated(cells[n]):,.0f}"]
+        table.add(name, *line, number(PAPER_TRAIN.get(name), ",.0f"))
+    return table
+
+
+def _schedule(rows: dict[str, Any]) -> Table:
+    table = Table("QDFM(), the schedule in full", ("seeds", "steps", "s (measured)", "paper: s, one seed"))
+    for seeds, cell in rows.items():
+        table.add(seeds, f"{cell['steps']:,}", f"{cell['seconds']:,.1f}", f"{PAPER_TRAIN['QDFM']:,.0f}")
+    return table
+
+
+def _act(cell: dict[str, Any]) -> Table:
+    columns = ("method", "one, ms", "batch, ms", "one on a CPU, ms", "batch on a CPU, ms", "paper: one, ms")
+    table = Table("Acting", columns)
+    for name, here in cell["device"].items():
+        cpu = cell["cpu"][name]
+        ours = (f"{v:.3f}" for v in (here["one"], here["batch"], cpu["one"], cpu["batch"]))
+        table.add(name, *ours, number(PAPER_ACT.get(name), ".2f"))
+    for name, quoted in QUOTED.items():
+        table.add(f"quoted by the paper: {name}", *("–",) * 4, f"{quoted:.2f}")
+    return table
+
+
+def _scaling(rows: dict[str, Any]) -> Table:
+    columns = {(name, m): None for name, by_actions in rows.items() for cells in by_actions.values() for m in cells}
+    heads = [f"{name}" if m == "–" else f"{name}, M = {m}" for name, m in columns]
+    paper = next(iter(PAPER_SCALING.values()))
+    table = Table("1M steps, s (extrapolated), by |A| and M", ("|A|", *heads, *(f"paper, M = {m}" for m in paper)))
+    for actions in next(iter(rows.values())):
+        ours = (f"{extrapolated(rows[name][actions][m]):,.0f}" for name, m in columns)
+        table.add(actions, *ours, *(number(PAPER_SCALING.get(actions, {}).get(m), ",.0f") for m in paper))
+    return table
+
+
+def headlines(results: dict[str, Any]) -> list[Headline]:
+    """The schedule in full, one action, and every method's training and acting beside the paper's."""
+    lines = []
+    for seeds, cell in results.get("schedule", {}).items():
+        paper = PAPER_TRAIN["QDFM"] if seeds == "1" else None
+        lines.append(Headline(f"QDFM(), {cell['steps']:,} steps, seeds: {seeds}, s", cell["seconds"], paper))
+    for name, cells in results.get("steps", {}).items():
+        ours = extrapolated(cells["1"])
+        lines.append(Headline(f"{name}: 1M steps, one seed, s (extrapolated)", ours, PAPER_TRAIN.get(name)))
+    if "act" in results:
+        for name, here in results["act"]["device"].items():
+            lines.append(Headline(f"{name}: one action, ms", here["one"], PAPER_ACT.get(name)))
+        for name, cpu in results["act"]["cpu"].items():
+            lines.append(Headline(f"{name}: one action on a CPU, ms", cpu["one"], PAPER_ACT.get(name)))
+    return lines
+
+
+def draw(folder: Path, results: dict[str, Any]) -> None:
+    """runtime.png: training and acting of every method, the paper's figures as diamonds."""
+    panels: list[tuple[str, dict[str, float], dict[str, float]]] = []
+    if "steps" in results:
+        ours = {name: extrapolated(cells["1"]) for name, cells in results["steps"].items()}
+        panels.append(("1M steps of training, s (extrapolated)", ours, PAPER_TRAIN))
+    if "act" in results:
+        panels += [
+            (label, {name: times["one"] for name, times in results["act"][where].items()}, PAPER_ACT)
+            for where, label in (("device", "one action, ms"), ("cpu", "one action on a CPU, ms"))
+        ]
+    if not panels:
+        return
+    names = list(panels[0][1])
+    size = (3.4 * len(panels) + 1.2, 0.32 * len(names) + 1.2)
+    figure, axes = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    for axis, (label, values, paper) in zip(axes[0], panels, strict=True):
+        bars = axis.barh(names, [values[name] for name in names], color="tab:blue", label="ours")
+        axis.bar_label(bars, [f"{values[name]:.3g}" for name in names], padding=2, fontsize=8)
+        printed = [(paper[name], name) for name in names if name in paper]
+        if printed:
+            axis.plot(*zip(*printed, strict=True), "d", color="black", mfc="none", label="paper")
+        axis.set_xscale("log")
+        axis.set_xlabel(label)
+        axis.grid(axis="x", alpha=0.3)
+    axes[0, 0].invert_yaxis()
+    axes[0, 0].legend(fontsize=7)
+    figure.savefig(folder / "runtime.png", dpi=120)
+    plt.close(figure)

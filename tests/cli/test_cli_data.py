@@ -1,0 +1,109 @@
+"""qdfm data: what inspect shows, what make writes, and one sentence for bad rows and files."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import CLONE, refusal, table
+
+import qdfm
+from qdfm.cli import main
+from qdfm.collect.gymnasium import collect_gymnasium
+
+HEAD = "obs,action,reward,terminated"
+
+
+def test_data_inspect(capsys):
+    rows = [f"{i},{i % 2},{i},{int(i % 4 == 3)}" for i in range(8)]
+    assert main(["data", "inspect", table("log.csv", "obs,action,reward,terminated", *rows)]) == 0
+    out = capsys.readouterr().out
+    for name, value in (("transitions", 8), ("episodes", 2), ("objectives", 1), ("terminated", 2)):
+        assert re.search(rf"^{name}\s+{value}\s*$", out, re.MULTILINE), name
+    assert re.search(r"^1 +14 ", out, re.MULTILINE)  # (0 + … + 7) / 2 episodes
+    assert "There are only 8 transitions" in out
+
+
+def test_data_inspect_with_named_columns(capsys):
+    log = table("log.csv", "x,move,reward", "0.5,0,1", "1.5,1,2")
+    words = ["--columns.observation", "x", "--columns.action", "move", "--num-actions", "4"]
+    assert main(["data", "inspect", log, *words]) == 0
+    assert re.search(r"tokens × choices\s+1 × 4", capsys.readouterr().out)
+
+
+def test_data_make_and_load(capsys):
+    assert main(["data", "make", "multigoal-2"]) == 0
+    # Two goals at distance 4 + 10, 250 walks to each.
+    assert capsys.readouterr().out == "Wrote 7000 transitions, mean return [10.0], to multigoal-2.npz.\n"
+    made, built_in = qdfm.load_dataset("multigoal-2.npz"), qdfm.load_dataset("multigoal-2")
+    assert made.spec == built_in.spec
+    np.testing.assert_array_equal(made.observation, built_in.observation)
+    np.testing.assert_array_equal(made.action, built_in.action)
+
+
+def test_data_make_in_an_id(capsys):
+    assert main(["data", "make", "CartPole-v1", "--steps", "50", "--seed", "3"]) == 0
+    assert "Wrote 50 transitions, mean return [" in capsys.readouterr().out
+    made, same = qdfm.load_dataset("CartPole-v1.npz"), collect_gymnasium("CartPole-v1", 50, seed=3)
+    np.testing.assert_array_equal(made.observation, same.observation)
+    assert main(["train", "CartPole-v1", *CLONE, "--episodes", "2"]) == 0
+    played = json.loads(capsys.readouterr().out.splitlines()[1])
+    assert played["return_mean"] == [played["length_mean"]]  # +1 per step
+    for option in ("--steps", "--seed"):
+        said = refusal(capsys, "data", "make", "multigoal-2", option, "3")
+        assert f"{option} does not concern the built-in multigoal-2; leave it out." in said
+
+
+def test_a_file_that_cannot_be_written(capsys):
+    Path("file").touch()
+    said = refusal(capsys, "data", "make", "multigoal-2", "--out", "file/x.npz")
+    assert "Cannot write file/x.npz (Not a directory)" in said
+
+
+@pytest.mark.parametrize("command", [["train"], ["data", "inspect"]])
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        (("1,0,0,0", "NaN,1,0,1"), "Column 'obs' is NaN or infinite in row 1"),
+        (("1,0,0,0", "nan,1,0,1"), "'nan' in row 1; give numbers"),
+        (("1,0,0,0", "2,1,NaN,1"), "Column 'reward' is NaN or infinite in row 1"),
+        (("1,0,0,0", "2,1,,1"), "Column 'reward' is empty in row 1"),
+        (("1,0,0,0", "2,1,0,0", "3,-1,0,1"), "action is -1 in row 2, outside 0..1"),
+        (("1,0,0,0", "2,0.5,0,1"), "action is not a whole number in row 1"),
+        (("1,0,0,0", "2,0,0,1"), "action has a single choice"),
+        (("1,0,0,0", "2,1,0,2"), "Column 'terminated' is neither true nor false in row 1"),
+        (("1,0,0,0", "two,1,0,1"), "'two' in row 1; give numbers"),
+        ((), "has no rows"),
+    ],
+)
+def test_bad_rows(command, rows, says, capsys):
+    assert says in refusal(capsys, *command, table("log.csv", HEAD, *rows))
+
+
+def test_bad_files(capsys):
+    for name in ("log.csv", "log.parquet", "log.npz"):
+        Path(name).touch()
+        assert name in refusal(capsys, "train", name)
+    assert "is empty" in refusal(capsys, "data", "inspect", "log.csv")
+    Path("notes.txt").touch()
+    assert "of no known kind" in refusal(capsys, "train", "notes.txt")
+    assert "There is no file nothing.csv" in refusal(capsys, "train", "nothing.csv")
+
+
+def test_actions_beyond_the_number_given(capsys):
+    log = table("log.csv", HEAD, "1,0,0,0", "2,3,0,1")
+    assert "action is 3 in row 1, outside 0..2" in refusal(capsys, "train", log, "--num-actions", "3")
+
+
+def test_preferences_in_the_data_of_another_length_than_the_reward(capsys):
+    head = "obs,action,reward,terminated,preference_0,preference_1"
+    log = table("log.csv", head, "1,0,0,0,1,0", "2,1,0,1,0,1")
+    assert "preference has shape (2,) per row but (1,) is needed" in refusal(capsys, "data", "inspect", log)
+
+
+def test_unknown_columns_name_the_nearest(capsys):
+    log = table("log.csv", "state,actions,reward,terminated", "1,0,0,0", "2,1,0,1")
+    words = ["data", "inspect", log, "--columns.observation"]
+    assert "Unknown observation column 'stat'; did you mean 'state'?" in refusal(capsys, *words, "stat")
+    assert "Unknown action column 'action'; did you mean 'actions'?" in refusal(capsys, *words, "state")

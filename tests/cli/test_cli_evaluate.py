@@ -1,0 +1,125 @@
+"""qdfm evaluate: what it prints, and checkpoints, places and preferences that it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+from command_line import refusal, save_agent
+from safetensors.numpy import load_file, save_file
+
+import qdfm
+from qdfm.cli import main
+from qdfm.data.actions import Discrete
+from qdfm.data.spec import Spec
+from qdfm.envs.multigoal import MultiGoal
+from qdfm.envs.registry import ENVIRONMENTS
+
+
+def test_evaluate_prints_one_object(run, capsys):
+    file = str(run / "agent-0.safetensors")
+    assert main(["evaluate", file, "--episodes", "20", "--seed", "3"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["env"] == "multigoal-4"  # from the folder's name
+    assert shown["algorithm"] == "qdfm"
+    assert shown["greedy"] is False
+    assert shown["episodes"] == 20
+    same = qdfm.evaluate(qdfm.load(file), "multigoal-4", 20, seed=3)
+    assert shown["return_mean"] == [same.returns.mean()]
+    assert shown["length_mean"] == same.lengths.mean()
+
+
+def test_evaluate_greedily_somewhere_else(run, capsys):
+    file = str(run / "agent-0.safetensors")
+    words = ["--env", "multigoal-2", "--episodes", "4", "--greedy", "--preference", "1"]
+    assert main(["evaluate", file, *words]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["env"] == "multigoal-2"
+    assert shown["greedy"] is True
+    assert shown["return_std"] == [0.0]  # nothing is random
+
+
+def test_evaluate_with_a_discount(run, capsys):
+    file = str(run / "agent-0.safetensors")
+    assert main(["evaluate", file, "--episodes", "20", "--seed", "3", "--gamma", "0.9"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    plain = qdfm.evaluate(qdfm.load(file), "multigoal-4", 20, seed=3)
+    # All of an episode's reward comes in its last step.
+    assert shown["return_mean"] == pytest.approx([(0.9 ** (plain.lengths - 1) * plain.returns[:, 0]).mean()])
+
+
+def test_damaged_checkpoints(run, capsys):
+    content = (run / "agent-0.safetensors").read_bytes()
+    flipped = bytearray(content)
+    flipped[12] ^= 0xFF
+    cut = [content[:length] for length in (0, 7, 100, len(content) // 2, len(content) - 1)]
+    for damaged in (*cut, bytes(flipped), b"x" * 99):
+        Path("x.safetensors").write_bytes(damaged)
+        said = refusal(capsys, "evaluate", "x.safetensors", "--env", "multigoal-4")
+        assert "x.safetensors is corrupt or no safetensors file; save the agent again." in said
+
+
+def test_other_checkpoints(run, capsys):
+    arrays = load_file(run / "agent-0.safetensors")
+    meta = {"format": "qdfm-agent", "version": "99", "qdfm": "9.9", "header": "{}"}
+    for metadata, says in (
+        (None, "is not a qdfm agent but another program"),
+        ({"format": "pt"}, "is not a qdfm agent but pt."),
+        (meta, "was written by qdfm 9.9, which is newer than this; upgrade qdfm."),
+        ({**meta, "version": "one"}, "has a damaged header"),
+        ({**meta, "version": "1"}, "Unknown algorithm"),
+    ):
+        save_file(arrays, "x.safetensors", metadata)
+        assert says in refusal(capsys, "evaluate", "x.safetensors", "--env", "multigoal-4")
+    state = run / "state.safetensors"
+    assert "is not a qdfm agent but qdfm-state" in refusal(capsys, "evaluate", state, "--env", "multigoal-4")
+    assert "There is no file nothing" in refusal(capsys, "evaluate", "nothing", "--env", "multigoal-4")
+
+
+def test_checkpoints_of_another_world(capsys):
+    narrow = save_agent(Path("narrow.safetensors"), Spec((3,), Discrete(4)))
+    said = refusal(capsys, "evaluate", narrow, "--env", "multigoal-4")
+    assert "observations of shape (3,) but the environment has (22,)" in said
+    two = save_agent(Path("two.safetensors"), Spec((22,), Discrete(4), objectives=2))
+    words = ("evaluate", two, "--env", "multigoal-4")
+    assert "objectives 2 but the environment has 1" in refusal(capsys, *words, "--preference", "0.5", "0.5")
+
+
+def test_where_to_play(run, capsys):
+    agent = save_agent(Path("agent.safetensors"), MultiGoal(4).spec)
+    assert "does not say where to play; give --env NAME." in refusal(capsys, "evaluate", agent)
+    said = refusal(capsys, "evaluate", agent, "--env", "multigoal4")
+    assert "Unknown environment 'multigoal4'; did you mean 'multigoal-4'?" in said
+    assert "give at least 1" in refusal(capsys, "evaluate", agent, "--env", "multigoal-4", "--episodes", "0")
+
+
+@pytest.mark.parametrize(
+    ("preference", "says"),
+    [
+        (["-1"], "has a negative entry"),
+        (["0.5"], "does not sum to 1"),
+        (["0.5", "0.5"], "has 2 entries but the reward has 1 objectives"),
+        (["nan"], "NaN or infinite"),
+    ],
+)
+def test_preferences_that_are_none(run, capsys, preference, says):
+    assert says in refusal(capsys, "evaluate", run / "agent-0.safetensors", "--preference", *preference)
+
+
+@pytest.mark.parametrize(
+    ("preference", "says"),
+    [
+        ([], "preference over 2 objectives"),
+        (["--preference", "-0.5", "1.5"], "has a negative entry"),
+        (["--preference", "0.5", "0.6"], "does not sum to 1"),
+        (["--preference", "1"], "has 1 entries but the reward has 2 objectives"),
+    ],
+)
+def test_preferences_over_two_objectives(capsys, monkeypatch, preference, says):
+    class Twofold(MultiGoal):
+        """The grid, which claims a second objective."""
+
+        spec = Spec((22,), Discrete(4), objectives=2)
+
+    monkeypatch.setitem(ENVIRONMENTS, "twofold", lambda: Twofold(4))
+    agent = save_agent(Path("agent.safetensors"), Twofold.spec)
+    assert says in refusal(capsys, "evaluate", agent, "--env", "twofold", *preference)

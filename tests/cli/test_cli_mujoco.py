@@ -1,0 +1,112 @@
+"""The MuJoCo tasks and Minari sets on the command line: made, inspected, trained on and played."""
+
+import json
+import re
+from pathlib import Path
+
+import minari
+import numpy as np
+import pytest
+from command_line import CLONE, refusal, save_agent
+from PIL import Image
+
+import qdfm
+from qdfm.cli import main
+from qdfm.cli.train import QUICK_TRANSITIONS
+from qdfm.data.actions import Discrete
+from qdfm.data.spec import Spec
+from qdfm.envs.mujoco import normalised
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where Minari keeps a small set of hopper-medium."""
+    folder = tmp_path_factory.mktemp("minari")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MINARI_DATASETS_PATH", str(folder))
+        assert main(["data", "make", "hopper-medium", "--steps", "1500"]) == 0
+    return folder
+
+
+@pytest.fixture
+def hopper(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(sets))
+
+
+def test_a_task_is_made_as_a_minari_set(hopper, capsys):
+    said = refusal(capsys, "data", "make", "hopper-medium", "--steps", "300")
+    assert "give --replace" in said
+    assert main(["data", "make", "hopper-medium", "--steps", "1500", "--seed", "0", "--replace"]) == 0
+    shown = capsys.readouterr().out
+    rewards = [episode.rewards for episode in minari.load_dataset("qdfm/hopper/medium-v0") if any(episode.terminations)]
+    mean = np.mean([r.sum() for r in rewards])
+    score = 100 * (mean + 20.272305) / (3234.3 + 20.272305)
+    numbers = f"mean return {mean:.1f}, normalised score {score:.1f}"
+    assert shown == f"Wrote 1500 transitions, {numbers}, to the Minari set qdfm/hopper/medium-v0.\n"
+
+
+def test_options_that_do_not_concern_a_source(hopper, capsys):
+    assert "--out does not concern hopper-medium" in refusal(capsys, "data", "make", "hopper-medium", "--out", "x.npz")
+    assert "--replace does not concern multigoal-2" in refusal(capsys, "data", "make", "multigoal-2", "--replace")
+    for option in ("bins", "codebook", "transitions"):
+        said = refusal(capsys, "data", "inspect", "multigoal-2", f"--{option}", "5")
+        assert f"{option} does not concern multigoal-2" in said
+    both = refusal(capsys, "train", "hopper-medium", *CLONE, "--bins", "5", "--codebook", "5")
+    assert "two ways to discretise" in both
+
+
+def test_inspecting_continuous_data(hopper, capsys):
+    for words, tokens in ((["--bins", "5"], "3 × 5"), (["--codebook", "7"], "1 × 7"), ([], "3 × 41")):
+        assert main(["data", "inspect", "hopper-medium", "--transitions", "400", *words]) == 0
+        out = capsys.readouterr().out
+        assert re.search(rf"tokens × choices\s+{tokens}\s*$", out, re.MULTILINE), words
+        assert re.search(r"^transitions\s+400\s*$", out, re.MULTILINE)
+
+
+def test_training_on_a_task_and_on_its_set(hopper, capsys):
+    words = [*CLONE, "--bins", "5", "--transitions", "600", "--episodes", "2"]
+    assert main(["train", "hopper-medium", *words]) == 0
+    saved, played = capsys.readouterr().out.splitlines()
+    assert saved == "Saved 1 agent(s) in runs/hopper-medium-bc."
+    shown = json.loads(played)
+    assert shown["score_mean"] == pytest.approx(float(normalised("hopper-medium", shown["return_mean"][0])))
+    file = "runs/hopper-medium-bc/agent-0.safetensors"
+    assert qdfm.load(file).spec.choices == (5, 5, 5)
+    assert main(["evaluate", file, "--episodes", "2"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["env"] == "hopper-medium"
+    assert again["score_mean"] == shown["score_mean"]  # both with seed 0
+
+    assert main(["train", "qdfm/hopper/medium-v0", *words, "--out", "set"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[1])["return_mean"] == shown["return_mean"]
+    assert main(["evaluate", "set/agent-0.safetensors", "--episodes", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["env"] == "Hopper-v5"  # which the set names
+
+
+def test_a_quick_run_takes_the_set_that_is_there_or_fewer_transitions(hopper, monkeypatch, tmp_path, capsys):
+    asked = []
+
+    def noted(name: str, **options: object) -> qdfm.Dataset:
+        asked.append(options["transitions"])
+        raise qdfm.QDFMError("Enough.")
+
+    monkeypatch.setattr("qdfm.cli.common.load_dataset", noted)
+    refusal(capsys, "train", "hopper-medium", "--quick")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    refusal(capsys, "train", "hopper-medium", "--quick")
+    refusal(capsys, "train", "hopper-medium", "--quick", "--transitions", "7")
+    refusal(capsys, "train", "hopper-medium")
+    refusal(capsys, "train", "multigoal-2", "--quick")
+    assert asked == [None, QUICK_TRANSITIONS, 7, None, None]
+
+
+def test_an_episode_to_look_at(capsys):
+    agent = str(save_agent(Path("agent.safetensors"), Spec((4,), Discrete(2))))
+    words = ["evaluate", agent, "--env", "CartPole-v1", "--episodes", "1", "--seed", "5"]
+    assert main([*words, "--video", "films/cart.png"]) == 0
+    shown, wrote = capsys.readouterr().out.splitlines()
+    length = int(json.loads(shown)["length_mean"])
+    assert wrote == f"Wrote an episode of {length} steps to films/cart.png."
+    assert Image.open("films/cart.png").size == (8 * 240, 160)  # eight moments of 600 × 400, made smaller
+    assert "Unknown kind of film '.avi'" in refusal(capsys, *words, "--video", "cart.avi")
+    assert "workers is 0" in refusal(capsys, *words, "--workers", "0")

@@ -1,0 +1,106 @@
+"""The runtime tables: the schedules that are timed, extrapolation by hand, a tiny run. No duration is asserted."""
+
+import json
+from typing import Any
+
+import numpy as np
+
+from qdfm.algorithms import ALGORITHMS, BC, QDFM
+from qdfm.data.actions import Discrete
+from qdfm.data.spec import Spec
+from qdfm.experiments import EXPERIMENTS, runtime
+from qdfm.experiments.cells import Settings
+from qdfm.experiments.runtime import METHODS, QUICK_NAMES, SCHEDULE, Scale, noise, phase_rates, report, run
+from qdfm.experiments.runtime_report import PAPER_SCALING, draw, extrapolated, headlines, tabulate
+
+
+def test_every_method_has_the_papers_schedule():
+    spec = Spec((11,), Discrete(256))
+    totals = {name: config.total_steps(spec) for name, config in METHODS.items()}
+    assert totals.pop("QDFM.paper") == 2 * SCHEDULE  # the behaviour is cloned first
+    assert set(totals.values()) == {SCHEDULE}
+    assert {config.name for config in METHODS.values()} == ALGORITHMS.keys()
+    ours, printed = METHODS["QDFM"], METHODS["QDFM.paper"]
+    assert isinstance(ours, QDFM)
+    assert isinstance(printed, QDFM)
+    for field in ("warmup_steps", "critic_steps", "improve_steps"):
+        assert getattr(ours, field) == getattr(printed, field)
+    assert set(QUICK_NAMES["method"]) <= METHODS.keys()
+
+
+def test_noise_has_the_shape_of_hopper_and_can_be_trained_on():
+    data = noise(2000, 5)
+    timed = phase_rates(BC(clone_steps=7, batch_size=8, hidden=(8,)), data, 2, Scale(seconds=0.0, chunk=2))
+    assert timed.keys() == {"clone"}
+    assert timed["clone"]["steps"] == 7
+    assert data.spec.observation_shape == (11,)
+    assert data.spec.choices == (5,)
+    assert set(np.unique(data.action)) == set(range(5))
+    assert np.asarray(data.terminated).sum() == 2
+
+
+def speeds(**phases: tuple[int, float]) -> dict[str, Any]:
+    """A cell of steps and speeds by phase."""
+    return {"phases": {name: {"steps": n, "steps_per_second": s} for name, (n, s) in phases.items()}}
+
+
+def made_up() -> dict[str, Any]:
+    """Every part."""
+    qdfm, cql = speeds(warmup=(100, 50.0), critic=(300, 100.0)), speeds(train=(1000, 500.0))
+    times = {"QDFM": {"one": 0.25, "batch": 1.5}, "CQL": {"one": 0.125, "batch": 1.0}}
+    cpu = {name: {what: 2 * ms for what, ms in values.items()} for name, values in times.items()}
+    return {
+        "steps": {"QDFM": {"1": qdfm, "5": qdfm}, "CQL": {"1": cql, "5": cql}},
+        "schedule": {"1": {"seconds": 100.0, "steps": 400}, "5": {"seconds": 250.0, "steps": 400}},
+        "act": {"device": times, "cpu": cpu},
+        "scaling": {"QDFM": {"64": {"–": qdfm}}, "QDFM.paper": {"64": {"32": cql, "64": qdfm}}},
+    }
+
+
+def test_tables_headlines_and_picture_of_made_up_cells(tmp_path):
+    found = made_up()
+    assert extrapolated(found["steps"]["QDFM"]["1"]) == 5.0  # 100 / 50 + 300 / 100
+    training, schedule, acting, scaling = tabulate(found)
+    assert training.rows[0][:3] == ["QDFM", "warmup 50, critic 100", "5"]
+    assert training.rows[1] == ["CQL", "train 500", "2", "train 500", "2", "1,729"]
+    assert schedule.rows == [["1", "400", "100.0", "2,209"], ["5", "400", "250.0", "2,209"]]
+    assert acting.rows[0] == ["QDFM", "0.250", "1.500", "0.500", "3.000", "6.26"]
+    assert [line[-1] for line in acting.rows[2:]] == ["5.87", "75.05", "55.86", "27.26"]
+    assert scaling.columns[:4] == ["|A|", "QDFM", "QDFM.paper, M = 32", "QDFM.paper, M = 64"]
+    assert scaling.rows == [["64", "5", "2", "5", "1,527", "1,469", "1,481"]]
+    assert PAPER_SCALING["512"]["128"] == 1869
+    lines = {line.what: (line.ours, line.paper) for line in headlines(found)}
+    assert lines["QDFM(), 400 steps, seeds: 1, s"] == (100, 2209)
+    assert lines["QDFM(), 400 steps, seeds: 5, s"] == (250, None)
+    assert lines["CQL: 1M steps, one seed, s (extrapolated)"] == (2, 1729)
+    assert lines["QDFM: one action, ms"] == (0.25, 6.26)
+    assert lines["QDFM: one action on a CPU, ms"] == (0.5, 6.26)
+    draw(tmp_path, found)
+    assert (tmp_path / "runtime.png").stat().st_size > 5_000
+    assert headlines({}) == tabulate({}) == []
+
+
+def test_a_tiny_run(tmp_path, monkeypatch):
+    small: dict[str, Any] = {"batch_size": 8, "hidden": (8,)}
+    flow: dict[str, Any] = {"warmup_steps": 2, "critic_steps": 2, "improve_steps": 2, "critics": 1}
+    methods = {"QDFM": QDFM(**flow, **small), "BC": BC(clone_steps=10, **small)}
+    monkeypatch.setattr(runtime, "METHODS", methods)
+    scale = Scale(
+        transitions=200, choices=4, seeds=1, seconds=0.0, chunk=2, calls=10, batch=3, actions=(4,), rows=50
+    )  # fmt: skip
+    report(Settings(tmp_path, progress=False), scale)
+    payload = json.loads((tmp_path / "results.json").read_text())
+    assert payload["provenance"]["command"] == "qdfm reproduce runtime"
+    found = payload["results"]
+    phases = found["steps"]["QDFM"]["1"]["phases"]
+    assert {name: phase["steps"] for name, phase in phases.items()} == {"warmup": 2, "critic": 2, "improve": 2}
+    assert all(phase["steps_per_second"] > 0 for phase in phases.values())
+    assert found["schedule"]["1"]["steps"] == 6
+    assert found["act"]["device"].keys() == found["act"]["cpu"].keys() == methods.keys()
+    assert found["act"]["device"]["BC"].keys() == {"one", "batch"}
+    assert found["scaling"]["QDFM"].keys() == {"4"}
+    lines = (tmp_path / "cells.jsonl").read_text()
+    report(Settings(tmp_path, resume=True, only=("steps", "BC"), progress=False), scale)
+    assert (tmp_path / "cells.jsonl").read_text() == lines
+    assert list(json.loads((tmp_path / "results.json").read_text())["results"]) == ["steps"]
+    assert EXPERIMENTS["runtime"].load() is run
