@@ -53,6 +53,9 @@ EXPERIMENTS = {
     "mujoco": Experiment(
         "qdfm.experiments.mujoco", "Hopper, Walker2d and HalfCheetah with 256 joint actions, and with a token each"
     ),
+    "guidance": Experiment(
+        "qdfm.experiments.guidance", "how strongly may a critic guide, with one setting for all data and no harm done?"
+    ),
     "divisions": Experiment(
         "qdfm.experiments.divisions",
         "how finely must continuous actions be divided? Codebooks of 8 to 256, 3 to 41 bins",

@@ -149,10 +149,10 @@ def started(agent: Agent, place: Place, seed: int, progress: bool) -> dict[str, 
 
 def from_start(agent: Agent, start: str, action: int) -> Any:
     """The policy whose chain starts from μ̂, from one action, or anywhere: only the start's network is another."""
-    flow, behaviour = agent.policy
+    flow, behaviour, critic = agent.policy
     if start == "behaviour":
         return agent.policy
     head = behaviour.trunk.head
     bias = jnp.zeros_like(head.bias) if start == "uniform" else jnp.where(jnp.arange(len(head.bias)) == action, 0, -1e9)
     law = eqx.tree_at(lambda net: (net.trunk.head.weight, net.trunk.head.bias), behaviour, (0 * head.weight, bias))
-    return flow, law
+    return flow, law, critic

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from qdfm.agent import Agent
+from qdfm.algorithms import QDFM
 from qdfm.algorithms.base import Config
 from qdfm.collect.mujoco import collect_mujoco, replayed
 from qdfm.data.actions import quantisation_error
@@ -22,7 +23,7 @@ from qdfm.envs.mujoco import TASKS, normalised
 from qdfm.evaluate import evaluate
 from qdfm.experiments.cells import Cells
 from qdfm.metrics import Summary, bootstrap_interval, summarise
-from qdfm.train import fingerprint, train
+from qdfm.train import branching, fingerprint, train
 
 PLAYED = ("sampled", "greedy")
 MEDIUM = tuple(name for name in TASKS if name.endswith("-medium"))
@@ -132,6 +133,37 @@ def judge(agent: Agent, place: Place, seed: int, progress: bool) -> dict[str, An
     return {how: play(agent, place.task, place.size.episodes, seed, how == "greedy", progress) for how in PLAYED}
 
 
+def fit(place: Place, config: Config, seeds: tuple[int, ...], progress: bool) -> tuple[list[Agent], float]:
+    """Agents, all seeds trained in one program, and the seconds that it took."""
+    began = time.perf_counter()
+    agents = train(config, place.data(), seeds, progress=progress)
+    return agents, time.perf_counter() - began
+
+
+class Family:
+    """Fits QDFM's variants that differ in the last phase or in how they act; what comes before is trained once.
+
+    The seconds of every variant count those of the common phases.
+    """
+
+    def __init__(self, trunk: QDFM):
+        self.trunk = trunk
+        self.finish: Callable[[Config], list[Agent]] | None = None
+        self.seconds = 0.0
+
+    def __call__(
+        self, place: Place, config: Config, seeds: tuple[int, ...], progress: bool
+    ) -> tuple[list[Agent], float]:
+        began = time.perf_counter()
+        if self.finish is None:
+            trunk = self.trunk.scaled(place.size.share)
+            self.finish = branching(trunk, place.data(), 2, seeds, progress)
+            self.seconds = time.perf_counter() - began
+            began = time.perf_counter()
+        agents = self.finish(config)
+        return agents, self.seconds + time.perf_counter() - began
+
+
 def trained(
     cells: Cells,
     place: Place,
@@ -139,18 +171,16 @@ def trained(
     seeds: tuple[int, ...],
     progress: bool,
     judge: Callable[[Agent, Place, int, bool], dict[str, Any]] = judge,
+    fit: Callable[[Place, Config, tuple[int, ...], bool], tuple[list[Agent], float]] = fit,
     **describes: Any,
 ) -> dict[str, Any]:
-    """The cell of a method: all seeds trained in one program, each judged; `describes` says how, if not as usual."""
+    """The cell of a method: every seed fitted and judged; `describes` says how, if not as usual."""
     known = behaviour(cells, place)["data"]
     config = config.scaled(place.size.share)
 
     def compute() -> dict[str, Any]:
-        data = place.data()
-        began = time.perf_counter()
-        agents = train(config, data, seeds, progress=progress)
-        seconds = time.perf_counter() - began
-        phases = config.build(data.spec).phases
+        agents, seconds = fit(place, config, seeds, progress)
+        phases = config.build(place.data().spec).phases
         return {
             "seeds": [judge(agent, place, seed, progress) for agent, seed in zip(agents, seeds, strict=True)],
             "train_seconds": round(seconds, 1),

@@ -12,18 +12,21 @@ from qdfm.algorithms import AWAC, AWBC, BC, BCQ, BRAC, CQL, IQL, QDFM, BoltzBC, 
 from qdfm.algorithms.base import Config
 from qdfm.envs.mujoco import TASKS
 from qdfm.experiments.cells import FULL_SEEDS, Cells, Settings
-from qdfm.experiments.control import FULL, QUICK, Coding, Place, behaviour, total_steps, trained
+from qdfm.experiments.control import FULL, QUICK, Coding, Family, Place, behaviour, fit, total_steps, trained
 from qdfm.experiments.mujoco_tables import FINDINGS, NOTES, Results, headlines, tabulate
 from qdfm.experiments.report import provenance, write_report
 
 CODINGS = {"codebook": Coding("codebook", 256), "tokens": Coding("bins", 41)}
-STEPS = {"codebook": 200_000, "tokens": 400_000}  # gradient steps of every method
+STEPS = {"codebook": 60_000, "tokens": 150_000}  # gradient steps of every method
+# For one token per dimension: what the expert of HalfCheetah takes to be imitated; the critic may stay small.
+WIDE: dict[str, Any] = {"hidden": (512, 512), "critic_hidden": (256, 256), "batch_size": 1024, "ema": 0.9995}
+CANDIDATES = 16  # of best-of-n
 
 
-def qdfm(steps: int, shares: tuple[float, float, float] = (0.15, 0.5, 0.35)) -> QDFM:
+def qdfm(steps: int, shares: tuple[float, float, float] = (0.15, 0.5, 0.35), **changes: Any) -> QDFM:
     """So many steps in all; by default in the paper's proportions, 150k : 500k : 350k."""
     warmup, critic, improve = (round(share * steps) for share in shares)
-    return QDFM(warmup_steps=warmup, critic_steps=critic, improve_steps=improve)
+    return QDFM(warmup_steps=warmup, critic_steps=critic, improve_steps=improve, **changes)
 
 
 def unguided(config: QDFM) -> QDFM:
@@ -31,28 +34,34 @@ def unguided(config: QDFM) -> QDFM:
     return replace(config, critic_steps=0, improve_steps=0)
 
 
-def baselines(steps: int) -> dict[str, Config]:
+def baselines(steps: int, **networks: Any) -> dict[str, Config]:
     """The paper's seven, and three beside; those that read a policy off QDFM's critic train it for as long."""
-    guided: dict[str, Any] = {"clone_steps": steps // 2, "critic_steps": steps // 2}
+    cloned: dict[str, Any] = {k: v for k, v in networks.items() if k != "critic_hidden"}
+    guided: dict[str, Any] = {"clone_steps": steps // 2, "critic_steps": steps // 2, **networks}
     clone = round(0.15 * steps)
     return {
-        "AWAC": AWAC(train_steps=steps),
-        "AWBC": AWBC(train_steps=steps),
-        "BCQ": BCQ(train_steps=steps),
-        "CQL": CQL(train_steps=steps),
+        "AWAC": AWAC(train_steps=steps, **networks),
+        "AWBC": AWBC(train_steps=steps, **networks),
+        "BCQ": BCQ(train_steps=steps, **networks),
+        "CQL": CQL(train_steps=steps, **networks),
         "GreedyQ": GreedyQ(**guided),
-        "BRAC": BRAC(clone_steps=clone, train_steps=steps - clone),
+        "BRAC": BRAC(clone_steps=clone, train_steps=steps - clone, **networks),
         "BoltzQ": BoltzQ(**guided),
-        "BC": BC(clone_steps=steps),
+        "BC": BC(clone_steps=steps, **cloned),
         "BoltzBC": BoltzBC(**guided),
-        "IQL": IQL(train_steps=steps),
+        "IQL": IQL(train_steps=steps, **networks),
     }
 
 
-TOKENS_QDFM = qdfm(STEPS["tokens"], (0.25, 0.5, 0.25))  # the joint of several tokens takes a longer warm-up
+TOKENS_QDFM = qdfm(STEPS["tokens"], (0.4, 0.5, 0.1), **WIDE)  # a longer warm-up, and weights at hand after it
 METHODS: dict[str, dict[str, Config]] = {
     "codebook": {"QDFM": qdfm(STEPS["codebook"]), **baselines(STEPS["codebook"])},
-    "tokens": {"QDFM": TOKENS_QDFM, "QDFM-unguided": unguided(TOKENS_QDFM), **baselines(STEPS["tokens"])},
+    "tokens": {
+        "QDFM": TOKENS_QDFM,
+        "QDFM-unguided": unguided(TOKENS_QDFM),
+        "QDFM-best-of-16": replace(TOKENS_QDFM, candidates=CANDIDATES),
+        **baselines(STEPS["tokens"], **WIDE),
+    },
 }
 QUICK_NAMES = {"task": ("hopper-medium",), "method": ("QDFM", "QDFM-unguided", "BC")}
 
@@ -68,7 +77,11 @@ def run(settings: Settings) -> None:
         methods = {name: METHODS[setting][name] for name in picked["method"] if name in METHODS[setting]}
         for task in picked["task"] if methods else ():
             place = Place(task, CODINGS[setting], size)
-            made = {name: trained(cells, place, config, seeds, settings.progress) for name, config in methods.items()}
+            made = {}
+            family = Family(TOKENS_QDFM)
+            for name, config in methods.items():
+                shared = setting == "tokens" and isinstance(config, QDFM)
+                made[name] = trained(cells, place, config, seeds, settings.progress, fit=family if shared else fit)
             row = {"behaviour": behaviour(cells, place), "methods": made}
             results.setdefault(setting, {})[task] = row
     report(settings, results, cells, seeds)

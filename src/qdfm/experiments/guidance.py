@@ -1,0 +1,52 @@
+"""guidance: how strongly may a learned critic pull a policy away from its data, without a setting for every task?
+
+Six MuJoCo sets, one token per dimension. The warm-up flow and the critic are trained once per set and seed; each rule
+then turns the critic's values into weights of the flow's own draws, the flow learns these in a short third phase, and
+the result is played beside the unguided flow. A rule is good if it never falls below that flow.
+"""
+
+from dataclasses import replace
+
+from qdfm.algorithms import QDFM
+from qdfm.envs.mujoco import TASKS
+from qdfm.experiments.cells import Cells, Settings
+from qdfm.experiments.control import FULL, QUICK, Family, Place, behaviour, trained
+from qdfm.experiments.guidance_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
+from qdfm.experiments.mujoco import CANDIDATES, CODINGS, TOKENS_QDFM, unguided
+from qdfm.experiments.report import provenance, write_report
+
+SEEDS = 3
+UNGUIDED = "unguided"
+RULES: dict[str, QDFM] = {
+    UNGUIDED: unguided(TOKENS_QDFM),
+    "caution-2-share-.6": TOKENS_QDFM,
+    "caution-2-share-.35": replace(TOKENS_QDFM, share_target=0.35),
+    "caution-2-share-.8": replace(TOKENS_QDFM, share_target=0.8),
+    "caution-4-share-.35": replace(TOKENS_QDFM, caution=4.0, share_target=0.35),
+    "values-share-.6": replace(TOKENS_QDFM, caution=0.0),
+    "values-100-per-mean": replace(TOKENS_QDFM, caution=0.0, beta=100.0, beta_scale="mean_abs"),
+    "best-of-16": replace(TOKENS_QDFM, candidates=CANDIDATES),
+    "unguided-best-of-16": replace(TOKENS_QDFM, improve_steps=0, candidates=CANDIDATES),
+}
+QUICK_NAMES = {"task": ("hopper-medium",), "rule": (UNGUIDED, "caution-2-share-.6", "values-share-.6")}
+
+
+def run(settings: Settings) -> None:
+    """Train, play, tabulate, draw."""
+    picked = settings.picked({"task": TASKS, "rule": RULES}, QUICK_NAMES)
+    cells, seeds = Cells(settings), settings.seed_range(SEEDS)
+    size = QUICK if settings.quick else FULL
+    results: Results = {}
+    for task in picked["task"]:
+        place, family = Place(task, CODINGS["tokens"], size), Family(TOKENS_QDFM)
+        rules = {
+            name: trained(cells, place, RULES[name], seeds, settings.progress, fit=family) for name in picked["rule"]
+        }
+        results[task] = {"behaviour": behaviour(cells, place), "rules": rules}
+    tables = tabulate(results, UNGUIDED)
+    for table in tables:
+        table.show()
+    draw(settings.out, results, UNGUIDED)
+    made = provenance(settings.command("guidance", len(seeds)), cells.used, seeds=list(seeds))
+    notes = settings.notes(NOTES, FINDINGS)
+    write_report(settings.out, "Guidance strength", made, results, tables, notes, headlines(results, UNGUIDED))

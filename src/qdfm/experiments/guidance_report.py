@@ -1,0 +1,107 @@
+"""The tables and the picture of `guidance`."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qdfm.experiments.control import PLAYED, SOURCE, data_return, number, scores
+from qdfm.experiments.report import Headline, Table
+from qdfm.metrics import summarise
+
+# By task: the cell of the behaviour, and under "rules" those of the rules.
+Results = dict[str, dict[str, Any]]
+
+NOTES = (
+    f"{SOURCE}\n\n"
+    "Every rule weighs 32 draws of the warm-up flow by exp(β·g), and the flow learns these weights. caution-c: g is "
+    "the mean of the critics' advantages over the behaviour less c standard deviations of these advantages (QDFM()'s "
+    "own rule, with c = 2); values: g is the mean of the critics' values less one standard deviation of these. "
+    "share-x: one β for the whole data set, at which the mean effective sample share of the weights is x; "
+    "100-per-mean: β = 100 divided by the data's mean |Q|. best-of-16: of 16 draws of the guided (or unguided) flow "
+    "the one with the largest g. Shown are normalised scores, mean ± sample deviation over seeds, and in brackets the "
+    "difference from the unguided flow of the same seed ± its standard error; bold where it is below zero by more "
+    "than that error."
+)
+FINDINGS = ""  # of the full run
+
+
+def gain(row: dict[str, Any], rule: str, base: str, how: str) -> tuple[float, float]:
+    """A rule's score less that of the unguided flow, and the standard error of the seeds' differences."""
+    difference = summarise(scores(row["rules"][rule], how) - scores(row["rules"][base], how))
+    return difference.mean, difference.std / math.sqrt(difference.n)
+
+
+def harmless(results: Results, rule: str, base: str, how: str) -> int:
+    """On how many data sets a rule is not worse than the unguided flow beyond one standard error."""
+    return sum(found[0] >= -found[1] for row in results.values() for found in [gain(row, rule, base, how)])
+
+
+def tabulate(results: Results, base: str) -> list[Table]:
+    """Scores by way to play."""
+    return [_scores(results, base, how) for how in PLAYED]
+
+
+def _rules(results: Results) -> list[str]:
+    return list(next(iter(results.values()))["rules"])
+
+
+def _scores(results: Results, base: str, how: str) -> Table:
+    table = Table(f"{how}: normalised score", ("", *results, "mean", "not worse"))
+    rules = _rules(results)
+    for rule in rules:
+        line = []
+        for row in results.values():
+            text = f"{summarise(scores(row['rules'][rule], how)):.1f}"
+            if rule != base and base in rules:
+                difference, error = gain(row, rule, base, how)
+                change = f"{difference:+.1f} ± {error:.1f}"
+                text += f" (**{change}**)" if difference < -error else f" ({change})"
+            line.append(text)
+        mean = np.mean([scores(row["rules"][rule], how).mean() for row in results.values()])
+        counted = rule != base and base in rules
+        verdict = f"{harmless(results, rule, base, how)} of {len(results)}" if counted else ""
+        table.add(rule, *line, f"{mean:.1f}", verdict)
+    for label, found in (
+        ("behaviour, data", [data_return(row["behaviour"], task) for task, row in results.items()]),
+        ("behaviour, replayed", [row["behaviour"]["replayed"]["score"] for row in results.values()]),
+    ):
+        known = [value for value in found if value is not None]
+        mean = float(np.mean(known)) if len(known) == len(found) else None
+        table.add(label, *(number(value) for value in found), number(mean), "")
+    return table
+
+
+def headlines(results: Results, base: str) -> list[Headline]:
+    """For every rule and way to play: the mean over the data sets, and on how many it does no harm."""
+    lines, rules = [], _rules(results)
+    for how in PLAYED:
+        for rule in rules:
+            mean = np.mean([scores(row["rules"][rule], how).mean() for row in results.values()])
+            lines.append(Headline(f"{rule}, {how}: mean score", float(mean)))
+            if rule != base and base in rules:
+                what = f"{rule}, {how}: not worse than unguided, of {len(results)} data sets"
+                lines.append(Headline(what, harmless(results, rule, base, how)))
+    return lines
+
+
+def draw(folder: Path, results: Results, base: str) -> None:
+    """guidance.png: every rule's difference from the unguided flow, by data set."""
+    from matplotlib.figure import Figure
+
+    rules = [rule for rule in _rules(results) if rule != base]
+    if base not in _rules(results) or not rules:
+        return
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    for axes, how in zip(figure.subplots(1, len(PLAYED), sharey=True), PLAYED, strict=True):
+        for shift, rule in zip(np.linspace(-0.35, 0.35, len(rules)), rules, strict=True):
+            found = np.array([gain(row, rule, base, how) for row in results.values()])
+            at = np.arange(len(found)) + shift
+            axes.errorbar(at, found[:, 0], found[:, 1], fmt="o", markersize=4, label=rule)
+        axes.axhline(0, color="black", linewidth=0.8)
+        axes.set_xticks(range(len(results)), list(results), rotation=30, ha="right")
+        axes.set_title(how)
+    axes.legend(fontsize=7)
+    figure.supylabel("score less that of the unguided flow")
+    figure.savefig(folder / "guidance.png", dpi=150)
