@@ -146,6 +146,14 @@ def test_what_cannot_be_drawn(agent, tmp_path, monkeypatch):
     with pytest.raises(QDFMError, match="mute-v0 draws no pictures"):
         record(agent, "mute-v0", film)
     assert not film.exists()
+
+    def unloaded(*_: Any, **__: Any) -> None:
+        raise AttributeError("no glGetError")
+
+    monkeypatch.setattr(camera, "make", unloaded)
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    with pytest.raises(QDFMError, match=r"Hopper-v5 cannot be drawn with MUJOCO_GL=osmesa \(no glGetError\)"):
+        record(agent, "hopper-medium", film)
     monkeypatch.setattr(Broken, "__module__", "gymnasium.envs.mujoco.broken")
     with pytest.raises(QDFMError, match="Debian: libegl1 libgl1-mesa-dri"):
         record(agent, Broken("rgb_array"), film)

@@ -4,6 +4,7 @@ A .gif moves, a .png is a strip of a few moments side by side, an .mp4 needs ima
 that `evaluate` plays with the same seed.
 """
 
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,7 +83,9 @@ def write_film(path: Path, frames: np.ndarray, rate: float) -> None:
         import imageio
 
         height, width = (side // 2 * 2 for side in frames.shape[1:3])  # the codec wants even sides
-        imageio.mimsave(path, list(frames[:, :height, :width]), fps=rate, macro_block_size=1)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r".*os\.fork")  # by JAX, about the start of a program, which is safe
+            imageio.mimsave(path, list(frames[:, :height, :width]), fps=rate, macro_block_size=1)
 
 
 def strip(frames: np.ndarray) -> np.ndarray:

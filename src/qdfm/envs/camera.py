@@ -18,6 +18,7 @@ from qdfm.errors import QDFMError
 
 RATE = 25  # pictures per second at most, which a .gif can show
 BACKENDS = {"egl": ("libEGL.so.1",), "osmesa": ("libOSMesa.so.8", "libOSMesa.so.6", "libOSMesa.so")}
+OPENGL = "install EGL (Debian: libegl1 libgl1-mesa-dri) or OSMesa (libosmesa6) and set MUJOCO_GL to egl or osmesa"
 
 
 class Camera(gymnasium.Wrapper):
@@ -51,8 +52,8 @@ class Camera(gymnasium.Wrapper):
         try:
             self.frames.append(np.array(self.env.render(), np.uint8))
         except Exception as error:  # each way of drawing fails in its own, from a missing module to OpenGL's errors
-            name, why = _name(self.env), " ".join(str(error).split()).rstrip(".") or type(error).__name__
-            raise QDFMError(f"{name} cannot be drawn on this machine ({why}); {_remedy(self.env)}.") from None
+            why, remedy = _reason(error), _remedy(self.env)
+            raise QDFMError(f"{_name(self.env)} cannot be drawn on this machine ({why}); {remedy}.") from None
 
 
 def make_drawn(name: str, trained: ActionSpace | None = None) -> gymnasium.Env:
@@ -64,6 +65,9 @@ def make_drawn(name: str, trained: ActionSpace | None = None) -> gymnasium.Env:
             return make(name, trained, render_mode="rgb_array")
     except TypeError:
         raise QDFMError(f"{name} draws no pictures; record where the render mode rgb_array exists.") from None
+    except (AttributeError, RuntimeError) as error:  # MuJoCo loads its library when it is imported
+        way = os.environ.get("MUJOCO_GL")
+        raise QDFMError(f"{name} cannot be drawn with MUJOCO_GL={way} ({_reason(error)}); {OPENGL}.") from None
 
 
 def choose_backend() -> None:
@@ -89,6 +93,8 @@ def _name(env: gymnasium.Env) -> str:
 
 
 def _remedy(env: gymnasium.Env) -> str:
-    if "mujoco" in type(env.unwrapped).__module__:
-        return "install EGL (Debian: libegl1 libgl1-mesa-dri) or OSMesa (libosmesa6) and set MUJOCO_GL to egl or osmesa"
-    return "install what it needs first"
+    return OPENGL if "mujoco" in type(env.unwrapped).__module__ else "install what it needs first"
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
