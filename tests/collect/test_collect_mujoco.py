@@ -240,6 +240,10 @@ def test_load_dataset_knows_the_tasks(hopper, folder, monkeypatch):
     qdfm.load_dataset(HOPPER, bins=7, transitions=40, seed=1)  # of another seed
     qdfm.load_dataset(HOPPER, bins=7, seed=1)
     assert asked[2:] == [(5801, 0), (40, 1), (1_000_000, 1)]
+    make_minari(HOPPER, seed=8, replace=True)
+    assert len(qdfm.load_dataset(HOPPER)) == 5800  # whatever its seed
+    qdfm.load_dataset(HOPPER, transitions=5, seed=0)
+    assert asked[5:] == [(1_000_000, 8), (5, 0)]
 
 
 @pytest.mark.parametrize(

@@ -180,6 +180,15 @@ def test_refusals(here, changes, sentence):
         sac.train(replace(CONFIG, **changes))
 
 
+def test_an_environment_without_a_time_limit(here):
+    gymnasium.register("Endless-v0", entry_point="gymnasium.envs.classic_control:PendulumEnv")
+    try:
+        with pytest.raises(QDFMError, match="Endless-v0 has no time limit"):
+            sac.train(replace(CONFIG, env="Endless-v0"))
+    finally:
+        del gymnasium.registry["Endless-v0"]
+
+
 def test_the_command_line(here, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["sac", "--env", "CartPole-v1", "--out", "a.npz", "--until", "3"])
     with pytest.raises(SystemExit) as left:

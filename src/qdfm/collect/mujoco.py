@@ -107,9 +107,9 @@ def make_minari(
 
 
 def load_mujoco(
-    task: str, actions: Discretise, transitions: int | None = None, seed: int = 0, normalise: bool = True
+    task: str, actions: Discretise, transitions: int | None = None, seed: int | None = None, normalise: bool = True
 ) -> Dataset:
-    """The data of a task, from its Minari set where that was made with this seed and is long enough.
+    """The data of a task, from its Minari set where that is long enough and, if a seed is given, was made with it.
 
     Otherwise so many transitions are collected for now. Without a number it is all of the set, which is made first, of
     a million transitions, if there is none.
@@ -117,11 +117,11 @@ def load_mujoco(
     name = find_task(task).minari
     present = local_set(name)
     if present is None and transitions is None:
-        make_minari(task, seed=seed, progress=True)
+        make_minari(task, seed=seed or 0, progress=True)
         return read_minari(name, actions, normalise)
-    if present and present.get("seed") == seed and (transitions or 1) <= present["total_steps"]:
+    if present and seed in (None, present.get("seed")) and (transitions or 1) <= present["total_steps"]:
         return read_minari(name, actions, normalise, transitions)
-    data = collect_mujoco(task, MILLION if transitions is None else transitions, seed, progress=True)
+    data = collect_mujoco(task, MILLION if transitions is None else transitions, seed or 0, progress=True)
     return Dataset.from_arrays(**data._asdict(), actions=actions, normalise=normalise)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import optax
 
 from qdfm.collect.actor import LOG_STD, Actor, write_actor
-from qdfm.collect.rollouts import Lane, Trajectories, empty_rows, episode_returns
+from qdfm.collect.rollouts import Lane, Trajectories, empty_rows, episode_returns, time_limit
 from qdfm.errors import Diverged, QDFMError
 from qdfm.progress import open_count
 
@@ -262,6 +262,8 @@ def _check(config: SAC) -> None:
         raise QDFMError(f"There is no folder {config.out.parent}; make it first.")
     if not registered(config.env):
         raise unknown_id("environment", config.env, ())
+    if not time_limit(config.env):
+        raise QDFMError(f"{config.env} has no time limit, so that an evaluation might never end; register it with one.")
     space = make_mujoco(config.env).action_space
     if not (isinstance(space, spaces.Box) and len(space.shape) == 1 and np.array_equal(space.low, -space.high)):
         raise QDFMError(f"{config.env} has the action space {space}; SAC needs a Box between −high and high.")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from queue import SimpleQueue
 from typing import IO, TypeVar
 
@@ -31,13 +31,18 @@ def in_processes(function: Callable[[Job], Result], jobs: Sequence[Job], workers
     # By this file, not by the package, so that a worker imports no more than its jobs need.
     start = f"import runpy, sys; sys.path = {sys.path!r}; runpy.run_path({__file__!r})['serve']()"
     alone = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # the other cores have work of their own
+    processes = [
+        subprocess.Popen([sys.executable, "-c", start], env=alone, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        for _ in range(count)
+    ]
     free: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
     with ExitStack() as stack:
-        for _ in range(count):
-            process = subprocess.Popen(
-                [sys.executable, "-c", start], env=alone, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
-            free.put(stack.enter_context(process))
+        for process in processes:
+            stack.callback(_close, process)
+            free.put(process)
+        pool = stack.enter_context(ThreadPoolExecutor(count))
+        for process in processes:
+            stack.callback(process.kill)  # before the pool waits for the jobs at hand, which nobody wants any more
 
         def ask(job: Job) -> Result:
             process = free.get()
@@ -45,7 +50,7 @@ def in_processes(function: Callable[[Job], Result], jobs: Sequence[Job], workers
                 assert process.stdin and process.stdout
                 _send(process.stdin, (function, job))
                 result, error = pickle.load(process.stdout)
-            except (OSError, EOFError):
+            except (OSError, EOFError, pickle.UnpicklingError):
                 raise RuntimeError("A worker process has died; its error stands above.") from None
             finally:
                 free.put(process)
@@ -54,12 +59,20 @@ def in_processes(function: Callable[[Job], Result], jobs: Sequence[Job], workers
             done: Result = result
             return done
 
-        yield from stack.enter_context(ThreadPoolExecutor(count)).map(ask, jobs)
+        yield from pool.map(ask, jobs)
+
+
+def _close(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin and process.stdout
+    process.stdout.close()
+    with suppress(OSError):  # what it was not sent any more
+        process.stdin.close()
+    process.wait()
 
 
 def serve() -> None:
     """What a worker does: the jobs that come in, until there are no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it closes its input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not end up among the results
     while True:

@@ -67,8 +67,8 @@ def _cartpole_2obj() -> Dataset:
 
 
 def _mujoco(
-    task: str, bins: int | None = None, codebook: int | None = None, transitions: int | None = None, seed: int = 0,
-    normalise: bool = True,
+    task: str, bins: int | None = None, codebook: int | None = None, transitions: int | None = None,
+    seed: int | None = None, normalise: bool = True,
 ) -> Dataset:  # fmt: skip
     from qdfm.collect.mujoco import load_mujoco
 
@@ -97,8 +97,7 @@ GENERATORS: dict[str, Generator] = {
     **{
         name: Generator(
             partial(_mujoco, name),
-            f"{task.env} with continuous actions as {DEFAULT_BINS} bins per dimension, by a policy of our own; "
-            "made once, in minutes",
+            f"{task.env}, played by our policy {task.policy}; actions as {DEFAULT_BINS} bins per dimension",
             options=("bins", "codebook", "transitions", "seed", "normalise"),
         )
         for name, task in TASKS.items()
