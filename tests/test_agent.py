@@ -104,6 +104,17 @@ def test_a_seed_reproduces_the_draw_and_no_seed_moves_on(agent):
     assert len(set(singles)) > 1
 
 
+def test_a_generator_per_row_draws_for_its_row_alone(agent):
+    many = np.tile(OBSERVATION, (100, 1))
+    together = agent.act(many, seed=[np.random.default_rng(i) for i in range(100)])
+    reversed_ = agent.act(many, seed=[np.random.default_rng(i) for i in reversed(range(100))])
+    np.testing.assert_array_equal(together, reversed_[::-1])
+    assert [int(agent.act(OBSERVATION, seed=i)) for i in range(5)] == together[:5].tolist()
+    assert len(set(together.tolist())) > 1
+    with pytest.raises(QDFMError, match="There are 1 generators for 100 rows"):
+        agent.act(many, seed=[np.random.default_rng(0)])
+
+
 def test_agents_of_one_seed_move_on_alike(agent):
     many = np.tile(OBSERVATION, (100, 1))
     a, b, c = (Agent(agent.config, agent.spec, agent.policy, seed) for seed in (1, 1, 2))
