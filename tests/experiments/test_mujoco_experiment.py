@@ -110,6 +110,10 @@ def test_what_guidance_adds_is_judged_seed_by_seed():
     difference, error = gain({"methods": cells}, "sampled")
     assert difference == pytest.approx(2)
     assert error == pytest.approx(2 / math.sqrt(3))
+    one = {name: trained_cell(HOPPER, [score]) for name, score in (("QDFM", 5), ("QDFM-unguided", 8))}
+    assert gain({"methods": one}, "greedy") == (-3, None)
+    alone = tabulate({"tokens": {HOPPER: row(HOPPER, 10, QDFM=[5], QDFM_unguided=[8])}})[2]
+    assert alone.rows[0][4:] == ["-3.0 ± –", "–", "50.0 %"]
 
 
 def results() -> dict[str, dict[str, dict[str, Any]]]:

@@ -30,14 +30,14 @@ MEDIUM = tuple(name for name in TASKS if name.endswith("-medium"))
 HORIZON = 1000  # steps after which the environments cut an episode off
 FRESH = 20_000  # transitions, collected anew, on which the quantisation error is measured
 FRESH_SEED = 10_000  # far from the seeds of the data
-REPLAYED = 20  # episodes of the behaviour through the quantiser
+REPLAYED = 100  # episodes of the behaviour through the quantiser, to which others are compared
 
 SOURCE = (
     "The data are rollouts of our own policies (`qdfm data make`), not Minari's, so that scores can be compared within "
     "a table but only roughly with the paper's, whose data and quantiser are others. Scores are D4RL's: 0 for a random "
-    "policy, 100 for D4RL's expert. Behaviour, data: the data's whole episodes; behaviour, replayed: new episodes of "
-    "the policy that made the data, every action first quantised. Quantisation error: root mean square in units of the "
-    f"actions' standard deviation, on {FRESH:,} fresh transitions."
+    "policy, 100 for D4RL's expert. Behaviour, data: the data's whole episodes; behaviour, replayed: "
+    f"{REPLAYED} new episodes of the policy that made the data, every action first quantised. Quantisation error: root "
+    f"mean square in units of the actions' standard deviation, on {FRESH:,} fresh transitions."
 )
 
 

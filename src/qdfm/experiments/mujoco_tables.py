@@ -120,11 +120,11 @@ def _both(row: dict[str, Any]) -> bool:
     return {"QDFM", "QDFM-unguided"} <= row["methods"].keys()
 
 
-def gain(row: dict[str, Any], how: str) -> tuple[float, float]:
-    """Guided − unguided and the standard error of the difference, from the seeds' own differences (0 for one seed)."""
+def gain(row: dict[str, Any], how: str) -> tuple[float, float | None]:
+    """Guided − unguided and the standard error of the difference, from the seeds' own differences (None for one)."""
     methods = row["methods"]
     difference = summarise(scores(methods["QDFM"], how) - scores(methods["QDFM-unguided"], how))
-    return difference.mean, difference.std / math.sqrt(difference.n)
+    return difference.mean, difference.std / math.sqrt(difference.n) if difference.n > 1 else None
 
 
 def _guidance(setting: str, rows: dict[str, dict[str, Any]]) -> Table:
@@ -135,10 +135,10 @@ def _guidance(setting: str, rows: dict[str, dict[str, Any]]) -> Table:
         for how in PLAYED:
             difference, error = gain(row, how)
             guided = scores(row["methods"]["QDFM"], how)
-            verdict = "yes" if difference >= -error else "no"
+            verdict = "–" if error is None else "yes" if difference >= -error else "no"
             share = f"{100 * guided.mean() / replayed:.1f} %" if replayed > 0 else "–"
             without = shown(scores(row["methods"]["QDFM-unguided"], how))
-            table.add(task, how, without, shown(guided), f"{difference:+.1f} ± {error:.1f}", verdict, share)
+            table.add(task, how, without, shown(guided), f"{difference:+.1f} ± {number(error)}", verdict, share)
     return table
 
 

@@ -138,6 +138,9 @@ def draw(folder: Path, results: dict[str, Any]) -> None:
         if printed:
             axis.plot(*zip(*printed, strict=True), "d", color="black", mfc="none", label="paper")
         axis.set_xscale("log")
+        axis.xaxis.set_minor_formatter("")
+        every = [*values.values(), *(value for value, _ in printed)]
+        axis.set_xlim(min(every) / 3, max(every) * 3)
         axis.set_xlabel(label)
         axis.grid(axis="x", alpha=0.3)
     axes[0, 0].invert_yaxis()
