@@ -1,0 +1,150 @@
+"""What quantised control adds: bins by value, cautious guidance, weights by row, the best of n, shared phases."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import qdfm
+from qdfm.algorithms import BoltzBC
+from qdfm.algorithms.guidance import effective_share, share_of, tilt
+from qdfm.algorithms.guidedcritic import Support, drawn_support, guiding_values
+from qdfm.algorithms.qdfm_phases import Phases
+from qdfm.data.actions import Discrete
+from qdfm.data.spec import Spec
+from qdfm.nets import Critic
+from qdfm.train import branching, train
+
+TINY = qdfm.QDFM(hidden=(16,), batch_size=32, warmup_steps=60, critic_steps=60, improve_steps=40, samples=4)
+BINS = qdfm.Bins(((-1.0, 0.0, 1.0), (0.0, 0.5, 2.0)))
+
+
+@pytest.fixture(scope="module")
+def data() -> qdfm.Dataset:
+    rng = np.random.default_rng(0)
+    seen, then = rng.standard_normal((2, 300, 2)).astype(np.float32)
+    action = rng.choice([-1.0, 0.0, 1.0], (300, 2)) * [1, 0.5] + [0, 0.5]
+    return qdfm.Dataset.from_arrays(seen, action, action[:, 0] + seen[:, 0], then, rng.random(300) < 0.1, actions=BINS)
+
+
+@pytest.fixture(scope="module")
+def finish(data):
+    return branching(TINY, data, shared=2, seeds=(3, 5), progress=False)
+
+
+def test_levels_run_from_the_least_to_the_most_and_names_have_none():
+    spec = Spec((2,), qdfm.Bins(((-1.0, 0.0, 1.0), (0.0, 2.0))))
+    np.testing.assert_allclose(spec.levels, [[-1, 0, 1], [-1, 1, 0]])
+    assert Spec((2,), Discrete(3)).levels is None
+
+
+def test_a_critic_reads_bins_by_value_so_that_finer_bins_change_nothing():
+    x, key = jnp.ones((1, 2)), jax.random.key(0)
+    coarse, fine = (Spec((2,), qdfm.Bins((tuple(np.linspace(-1, 1, n)),) * 2)) for n in (3, 5))
+    values = [
+        Critic(spec, (8, 8), 2, True, True, False, key).values(x, jnp.asarray(actions)[None])[..., 0]
+        for spec, actions in ((coarse, [[0, 1], [2, 2]]), (fine, [[0, 2], [4, 4]]))
+    ]
+    np.testing.assert_allclose(*values, rtol=1e-6)
+    assert np.ptp(values[0][0, 0, 0]) > 1e-3  # it does see the action
+
+
+def test_what_is_left_open_depends_on_the_kind_of_actions():
+    codebook = qdfm.Codebook(((0.0, 1.0), (1.0, 0.0), (1.0, 1.0)))
+    for space, sturdy in ((Discrete(3), False), (codebook, True), (BINS, True)):
+        for config in (qdfm.QDFM(), BoltzBC()):
+            found = config.resolve(Spec((2,), space))
+            expected = ("mean", "share", 2, 4, "mean-std") if sturdy else ("boltzmann", "mean_abs", 0, 2, "min")
+            assert (found.backup, found.beta_scale, found.caution, found.critics, found.pessimism) == expected
+    printed = qdfm.QDFM.paper().resolve(Spec((2,), codebook))
+    assert (printed.backup, printed.beta_scale, printed.caution, printed.critics) == ("boltzmann", "none", 0, 1)
+
+
+def test_cautious_values_by_hand():
+    # Two critics that differ by 10 on the state, agree on the first action and disagree on the second.
+    values = jnp.array([[1.0, 2.0, 0.0], [11.0, 16.0, 9.0]])[:, None, None, :, None]  # [E, B, T, M, objectives]
+    net = SimpleNamespace(values=lambda x, actions: values)
+    log_mu = jnp.log(jnp.array([[[0.5, 0.25, 0.25]]]))
+    config = qdfm.QDFM(caution=2.0).resolve(Spec((1,), Discrete(3)))
+    at = (config, Spec((1,), Discrete(3)), net, jnp.zeros((1, 1)), jnp.ones((1, 1)), Support(log_mu))
+    # Means under μ: 1 and 11.75; advantages (0, 1, −1) and (−.75, 4.25, −2.75).
+    np.testing.assert_allclose(guiding_values(*at)[0, 0], [-0.375 - 0.75, 2.625 - 3.25, -1.875 - 1.75], rtol=1e-6)
+    plain = replace(config, caution=0.0, pessimism="mean-std")
+    np.testing.assert_allclose(guiding_values(plain, *at[1:])[0, 0], [6 - 5, 9 - 7, 4.5 - 4.5], rtol=1e-6)
+
+
+def test_the_share_of_known_weights_is_the_effective_share():
+    rng = np.random.default_rng(1)
+    q = jnp.asarray(rng.standard_normal((5, 2, 4)))
+    log_mu = jnp.log(jnp.asarray(rng.dirichlet(np.ones(4), (5, 2)))).at[0, 0, 0].set(-jnp.inf)
+    log_mu = jax.nn.log_softmax(log_mu, -1)
+    np.testing.assert_allclose(share_of(log_mu, tilt(log_mu, q, 1.5)), effective_share(log_mu, q, 1.5), rtol=1e-4)
+
+
+@pytest.mark.parametrize("preference", [None, (1.0,)])
+def test_cached_weights_are_those_of_the_rows(data, preference):
+    config = replace(TINY, preference=preference, beta=3.0, beta_scale="none").resolve(data.spec)
+    phases, normal = Phases(config, data.spec), data.normalised()
+    state = phases.init(jax.random.key(0))
+    cached = jax.jit(phases.cache)(state, normal, jax.random.key(1))
+    assert cached.actions.shape == (300, 4, 2) and cached.actions.dtype == jnp.int8
+    rows = np.array([0, 17, 299])
+    values = state.critic.learner.average.values(jnp.asarray(normal.observation)[rows], cached.actions[rows])
+    each = np.asarray(values[:, :, 0, :, 0], np.float64)  # [E, rows, M]
+    advantage = each - each.mean(-1, keepdims=True)
+    w = np.exp(3 * (advantage.mean(0) - 2 * advantage.std(0)))
+    np.testing.assert_allclose(cached.weights[rows], w / w.sum(-1, keepdims=True), rtol=1e-4)
+
+
+def test_several_objectives_leave_the_weights_to_the_batch():
+    rng = np.random.default_rng(0)
+    seen = rng.standard_normal((40, 2))
+    both = qdfm.Dataset.from_arrays(
+        seen, rng.integers(3, size=(40, 2)), rng.random((40, 2)), seen, np.zeros(40, bool), num_actions=(3, 3)
+    )
+    for preference, known in ((None, False), ((0.5, 0.5), True)):
+        phases = Phases(replace(TINY, preference=preference).resolve(both.spec), both.spec)
+        cached = phases.cache(phases.init(jax.random.key(0)), jax.device_put(both.normalised()), jax.random.key(1))
+        assert (cached.weights is not None) == known
+
+
+def test_the_best_of_n_is_the_draw_with_the_largest_cautious_value(data, finish):
+    agent = finish(replace(TINY, candidates=6))[0]
+    flow, start, critic = agent.policy
+    assert start is None
+    algorithm = agent.compiled.algorithm
+    single = replace(agent.config, candidates=1).build(data.spec)
+    assert algorithm.noise == 6 * single.noise and algorithm.probs is None
+    noise = jax.random.uniform(jax.random.key(0), (50, algorithm.noise))
+    seen = jnp.asarray(data.normalised().observation)[:50]
+    chosen, _ = algorithm.act(agent.policy, noise, seen, jnp.ones((50, 1)), None, None)
+    slices = noise.reshape(50, 6, -1)
+    draws = jnp.stack([single.act((flow, None, None), slices[:, i], seen, None, None, None)[0] for i in range(6)], 1)
+    q = guiding_values(agent.config, data.spec, critic, seen, jnp.ones((50, 1)), drawn_support(draws))[:, 0]
+    best = np.take_along_axis(np.asarray(draws), np.asarray(q).argmax(1)[:, None, None], 1)[:, 0]
+    np.testing.assert_array_equal(chosen, best)
+    assert (np.asarray(draws)[:, 0] != best).any()
+    greedy = algorithm.act(agent.policy, noise, seen, None, None, None, greedy=True)[0]
+    np.testing.assert_array_equal(greedy, single.act((flow, None, None), noise, seen, None, None, None, greedy=True)[0])
+    with pytest.raises(qdfm.QDFMError, match="probabilities"):
+        agent.action_probabilities(data.observation[0])
+
+
+def test_a_branch_ends_where_a_run_of_its_own_does(data, finish):
+    changed = replace(TINY, share_target=0.9, improve_steps=20)
+    for config in (TINY, changed):
+        for one, other in zip(finish(config), train(config, data, (3, 5), progress=False), strict=True):
+            for mine, its in zip(jax.tree.leaves(one.policy), jax.tree.leaves(other.policy), strict=True):
+                np.testing.assert_array_equal(mine, its)
+
+
+def test_without_a_third_phase_a_branch_is_the_warmed_up_flow(data, finish):
+    unguided = finish(replace(TINY, critic_steps=0, improve_steps=0))
+    guided = finish(TINY)
+    alone = train(replace(TINY, critic_steps=0, improve_steps=0), data, (3, 5), progress=False)
+    for a, b, c in zip(unguided, alone, guided, strict=True):
+        np.testing.assert_array_equal(jax.tree.leaves(a.policy)[0], jax.tree.leaves(b.policy)[0])
+        assert not np.array_equal(jax.tree.leaves(a.policy)[0], jax.tree.leaves(c.policy)[0])
