@@ -41,12 +41,12 @@ class Scale:
     """Of the codebook."""
     seeds: int = FULL_SEEDS
     """Trained side by side."""
-    seconds: float = 4.0
+    seconds: float = 1.0
     """Of timed scans, at least, for each phase."""
     chunk: int = 500
     """Gradient steps per scan."""
-    schedule: float = 1.0
-    """Share of the schedule that is run."""
+    schedule: tuple[float, float] = (1.0, 0.25)
+    """Shares of the schedule that are run, with one seed and with several."""
     calls: int = 2_000
     """Timed actions of each method."""
     batch: int = 256
@@ -61,7 +61,7 @@ class Scale:
 
 FULL = Scale()
 QUICK = Scale(
-    transitions=20_000, seeds=2, seconds=0.5, chunk=20, schedule=0.0003, calls=100, actions=(64, 256), samples=(32,),
+    transitions=20_000, seeds=2, seconds=0.5, chunk=20, schedule=(0.0003, 0.0003), calls=100, actions=(64, 256), samples=(32,),
     rows=10_000,
 )  # fmt: skip
 QUICK_NAMES = {"part": ("steps", "schedule", "act", "scaling"), "method": ("QDFM", "CQL", "IQL")}
@@ -89,7 +89,7 @@ def report(settings: Settings, scale: Scale) -> None:
 
 
 def steps_part(cells: Cells, scale: Scale, names: Iterable[str], progress: bool) -> dict[str, Any]:
-    """Gradient steps per second of every phase of every method, for one seed and for several."""
+    """Gradient steps per second of every phase of every method; of QDFM() for several seeds too."""
     shared = {"part": "steps", "scale": _only(scale, "transitions", "choices", "seconds", "chunk")}
     return {
         name: {
@@ -97,24 +97,29 @@ def steps_part(cells: Cells, scale: Scale, names: Iterable[str], progress: bool)
                 shared | {"config": METHODS[name].described(), "seeds": seeds},
                 partial(_rates_on_data, METHODS[name], scale, seeds),
             )
-            for seeds in (1, scale.seeds)
+            for seeds in ((1, scale.seeds) if name == WHOLE else (1,))
         }
         for name in names
     }
 
 
 def schedule_part(cells: Cells, scale: Scale, names: Iterable[str], progress: bool) -> dict[str, Any]:
-    """Seconds of the whole schedule, for one seed and for several."""
-    config = METHODS[WHOLE].scaled(scale.schedule)
-    shared = {"part": "schedule", "scale": _only(scale, "transitions", "choices"), "config": config.described()}
+    """Seconds of the schedule, or of a share of it, for one seed and for several."""
+    shared = {"part": "schedule", "scale": _only(scale, "transitions", "choices")}
 
-    def compute(seeds: int) -> dict[str, Any]:
+    def compute(config: Config, seeds: int, share: float) -> dict[str, Any]:
         data = _data(scale)
         began = time.perf_counter()
         train(config, data, tuple(range(seeds)), progress=progress)
-        return {"seconds": time.perf_counter() - began, "steps": config.total_steps(data.spec)}
+        seconds = time.perf_counter() - began
+        return {"seconds": seconds, "steps": config.total_steps(data.spec), "share": share}
 
-    return {str(n): cells.get(shared | {"seeds": n}, partial(compute, n)) for n in (1, scale.seeds) if WHOLE in names}
+    out = {}
+    for seeds, share in zip((1, scale.seeds), scale.schedule, strict=True) if WHOLE in names else ():
+        config = METHODS[WHOLE].scaled(share)
+        described = shared | {"config": config.described(), "seeds": seeds}
+        out[str(seeds)] = cells.get(described, partial(compute, config, seeds, share))
+    return out
 
 
 def act_part(cells: Cells, scale: Scale, names: Iterable[str], progress: bool) -> dict[str, Any]:
@@ -124,11 +129,12 @@ def act_part(cells: Cells, scale: Scale, names: Iterable[str], progress: bool) -
     shared = {"part": "act", "scale": _only(scale, "transitions", "choices", "calls", "batch"), "configs": described}
 
     def compute() -> dict[str, Any]:
-        here = act_times(chosen, scale)
+        configs = {name: METHODS[name] for name in chosen}
+        here = act_times(configs, _data(scale), scale)
         if jax.default_backend() == "cpu":
             return {"device": here, "cpu": here}
         with jax.default_device(jax.devices("cpu")[0]):
-            return {"device": here, "cpu": act_times(chosen, scale)}
+            return {"device": here, "cpu": act_times(configs, _data(scale), scale)}
 
     return cells.get(shared, compute)
 
@@ -209,13 +215,12 @@ def phase_rates(config: Config, dataset: Dataset, seeds: int, scale: Scale) -> d
     return out
 
 
-def act_times(names: Iterable[str], scale: Scale) -> dict[str, dict[str, float]]:
+def act_times(configs: dict[str, Config], data: Dataset, scale: Scale) -> dict[str, dict[str, float]]:
     """Milliseconds of one action and of a batch, medians; the methods are called in turn and meet the same machine."""
-    data = _data(scale)
     one, many = data.observation[0], data.observation[: scale.batch]
     agents: dict[str, Agent] = {}
-    for name in names:
-        config = METHODS[name].resolve(data.spec)
+    for name, config in configs.items():
+        config = config.resolve(data.spec)
         algorithm = config.build(data.spec)
         agents[name] = Agent(config, data.spec, algorithm.policy(algorithm.init(jax.random.key(0))))
     out: dict[str, dict[str, float]] = {name: {} for name in agents}

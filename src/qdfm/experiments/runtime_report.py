@@ -33,8 +33,8 @@ PAPER_SCALING = {
 NOTES = (
     "Hopper-medium of our own data, 256 joint actions, batch 256, two layers of 256. Steps/s: compiled scans in the "
     "steady state, the median. 1M steps: the steps of the paper's schedule divided by the measured steps/s, so "
-    "extrapolated; it leaves out compiling and checking. QDFM's schedule (150k + 500k + 350k) was also run in full, "
-    "with all that `train` does, compiling included. QDFM.paper is the algorithm as printed, literally, with a cloning "
+    "extrapolated; it leaves out compiling and checking. QDFM's schedule (150k + 500k + 350k) was also run with all "
+    "that `train` does, compiling included: in full with one seed, a share of every phase with several. QDFM.paper is the algorithm as printed, literally, with a cloning "
     "phase of 1M steps besides, which the paper's time may not contain. Several seeds run side by side in one program. "
     "Act ms: `agent.act`, NumPy in to NumPy out, median, the methods called in turn, on the device that trains and on "
     "the CPU of the same machine; networks as they are initialised, which does not change the time. Scaling: random "
@@ -56,23 +56,30 @@ def extrapolated(cell: dict[str, Any]) -> float:
 
 
 def _steps(rows: dict[str, Any]) -> Table:
-    counts = list(next(iter(rows.values())))
+    counts = list(max(rows.values(), key=len))
     columns = [f"{what}, seeds: {n}" for n in counts for what in ("steps/s by phase", "1M steps, s (extrapolated)")]
     table = Table("Training", ("method", *columns, "paper: s"))
     for name, cells in rows.items():
         line = []
         for n in counts:
-            speeds = (f"{k} {p['steps_per_second']:,.0f}" for k, p in cells[n]["phases"].items())
-            line += [", ".join(speeds), f"{extrapolated(cells[n]):,.0f}"]
+            speeds = (f"{k} {p['steps_per_second']:,.0f}" for k, p in cells[n]["phases"].items()) if n in cells else ()
+            line += [", ".join(speeds) or "–", f"{extrapolated(cells[n]):,.0f}" if n in cells else "–"]
         table.add(name, *line, number(PAPER_TRAIN.get(name), ",.0f"))
     return table
 
 
 def _schedule(rows: dict[str, Any]) -> Table:
-    table = Table("QDFM(), the schedule in full", ("seeds", "steps", "s (measured)", "paper: s, one seed"))
+    columns = ("seeds", "steps run", "s (measured)", "s for the whole schedule", "paper: s, one seed")
+    table = Table("QDFM(), the paper's schedule as `train` runs it", columns)
     for seeds, cell in rows.items():
-        table.add(seeds, f"{cell['steps']:,}", f"{cell['seconds']:,.1f}", f"{PAPER_TRAIN['QDFM']:,.0f}")
+        whole = f"{whole_seconds(cell):,.1f}" + " (extrapolated)" * (cell["share"] < 1)
+        table.add(seeds, f"{cell['steps']:,}", f"{cell['seconds']:,.1f}", whole, f"{PAPER_TRAIN['QDFM']:,.0f}")
     return table
+
+
+def whole_seconds(cell: dict[str, Any]) -> float:
+    """Seconds of the whole schedule, if a share of it was run; compiling is then counted more than once."""
+    return float(cell["seconds"] / cell["share"])
 
 
 def _act(cell: dict[str, Any]) -> Table:
@@ -103,7 +110,8 @@ def headlines(results: dict[str, Any]) -> list[Headline]:
     lines = []
     for seeds, cell in results.get("schedule", {}).items():
         paper = PAPER_TRAIN["QDFM"] if seeds == "1" else None
-        lines.append(Headline(f"QDFM(), {cell['steps']:,} steps, seeds: {seeds}, s", cell["seconds"], paper))
+        how = "" if cell["share"] == 1 else ", extrapolated"
+        lines.append(Headline(f"QDFM(), the schedule, seeds: {seeds}{how}, s", whole_seconds(cell), paper))
     for name, cells in results.get("steps", {}).items():
         ours = extrapolated(cells["1"])
         lines.append(Headline(f"{name}: 1M steps, one seed, s (extrapolated)", ours, PAPER_TRAIN.get(name)))
