@@ -57,7 +57,7 @@ class FlowNet(eqx.Module):
         states = self.choices + int(masked)
         outputs = self.tokens * self.choices
         net = TokenMLP(inputs, self.tokens, states, 2 * FREQUENCIES, hidden, outputs, norm, key, head_gain=0.1)
-        self.net = eqx.tree_at(lambda n: n.trunk.head.bias, net, jnp.full(outputs, bias))
+        self.net = eqx.tree_at(lambda n: n.trunk.head.bias, net, jnp.zeros(outputs) + bias)
 
     def embed(self, x: jax.Array) -> jax.Array:
         """The share of the context, to be computed once per observation."""
@@ -90,7 +90,7 @@ class EnergyNet(eqx.Module):
         self.gated = gated and not masked
         inputs, states = feature_size(spec) + preference_size(spec), spec.num_choices + int(masked)
         net = TokenMLP(inputs, spec.tokens, states, 2 * FREQUENCIES, hidden, 1, norm, k1, head_gain=0.1)
-        self.net = eqx.tree_at(lambda n: n.trunk.head.bias, net, jnp.full(1, -bias))
+        self.net = eqx.tree_at(lambda n: n.trunk.head.bias, net, jnp.zeros(1) - bias)
         # Alone among the inputs it tells the candidates apart, so it starts at the scale of all of them together.
         self.candidates = jax.random.uniform(k2, (spec.tokens, spec.num_choices, hidden[0]), minval=-1, maxval=1)
 
@@ -127,7 +127,7 @@ class PairNet(eqx.Module):
         self.layers = tuple(Linear(a, b, k) for a, b, k in zip(hidden[:-1], hidden[1:], keys, strict=True))
         bound = 0.1 / math.sqrt(hidden[-1])
         self.weight = jax.random.uniform(k2, (tokens, states, hidden[-1], choices), minval=-bound, maxval=bound)
-        self.bias = jnp.full((tokens, states, choices), bias)
+        self.bias = jnp.zeros((tokens, states, choices)) + bias
         self.norm = norm
 
     def embed(self, x: jax.Array) -> jax.Array:

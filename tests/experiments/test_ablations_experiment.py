@@ -59,9 +59,16 @@ def test_a_chain_that_never_jumps_shows_where_it_starts():
     assert np.ptp(law["behaviour"]) > 0.01
 
 
-def timed_cell(scores: list[float], seconds: float, act: float) -> dict[str, Any]:
+def timed_cell(seconds: float, act: float) -> dict[str, Any]:
+    """What a value of M costs: 10 steps in so many seconds, over two phases."""
+    phases = {"critic": {"steps": 6, "steps_per_second": 10 / seconds}, "improve": {"steps": 4}}
+    phases["improve"]["steps_per_second"] = 10 / seconds
+    return {"phases": phases, "act_ms": act}
+
+
+def played_cell(scores: list[float]) -> dict[str, Any]:
     """A cell of the sweeps of M and N."""
-    return {"seeds": [{"sampled": episodes(HOPPER, s), "act_ms": act} for s in scores], "train_seconds": seconds}
+    return {"seeds": [{"sampled": episodes(HOPPER, s)} for s in scores]}
 
 
 def swept_cell(task: str, **scores: float) -> dict[str, Any]:
@@ -73,7 +80,7 @@ def made_up() -> dict[str, Any]:
     """Every part with a model or two."""
     named = {"0.5 15": 1.0, "1 15": 2.0, "3 15": 3.0, "1 40": 4.0, "1 5": 5.0}
     played = {"seeds": [{name: episodes(WALKER, s) for name, s in named.items()}]}
-    samples = {"16": timed_cell([30, 40], 100, 2.0), "128": timed_cell([50, 50], 250, 2.5)}
+    samples = {"16": played_cell([30, 40]), "128": played_cell([50, 50])}
     return {
         "samples": {HOPPER: {"ours": samples}},
         "inference": {WALKER: {"paper": {"codebook-16": played}}},
@@ -86,15 +93,19 @@ def test_tables_headlines_and_pictures_of_made_up_cells(tmp_path):
     cell = found["inference"][WALKER]["paper"]["codebook-16"]
     assert pairs(cell, "α") == {"0.5": "0.5 15", "1": "1 15", "3": "3 15"}
     assert list(pairs(cell, "steps")) == ["5", "15", "40"]
-    tables = {table.title: table for table in tabulate(found)}
-    varied = tables[f"M on {HOPPER}"]
+    cost = {"16": timed_cell(100, 2.0), "128": timed_cell(250, 2.5)}
+    costs = {"ours": {"samples": cost, "steps": {"5": timed_cell(1, 1.0), "40": timed_cell(3, 2.0)}}}
+    tables = {table.title: table for table in tabulate(found, costs)}
+    varied = tables[f"M on {HOPPER}: normalised score"]
     assert varied.columns == ["", "M = 16", "M = 128"]
-    assert varied.rows == [
-        ["ours: score", "35.0 ± 7.1 [30.0, 40.0]", "50.0 ± 0.0 [50.0, 50.0]"],
-        ["ours: train s", "100", "250"],
+    assert varied.rows == [["ours", "35.0 ± 7.1 [30.0, 40.0]", "50.0 ± 0.0 [50.0, 50.0]"]]
+    assert tables["What M costs"].rows == [
+        ["ours: train s (extrapolated)", "100", "250"],
         ["ours: act ms", "2.000", "2.500"],
-        ["as printed in the paper: train s", "3,158.7", "7,247.1"],
-        ["as printed in the paper: act ms", "8.86", "8.86"],
+        [f"the paper, {HOPPER}: train s", "3,158.7", "7,247.1"],
+        [f"the paper, {WALKER}: train s", "3,152.7", "7,346"],
+        [f"the paper, {HOPPER}: act ms", "8.86", "8.86"],
+        [f"the paper, {WALKER}: act ms", "8.91", "10.08"],
     ]
     alpha = tables[f"α at inference on {WALKER}: raw return"]
     assert alpha.columns == ["", "α = 0.5", "α = 1", "α = 3"]
@@ -105,9 +116,10 @@ def test_tables_headlines_and_pictures_of_made_up_cells(tmp_path):
         [f"{HOPPER}: ours", "30.0", "2.0", "10.0"],
         [f"{HOPPER}: as printed in the paper", "35.81", "0.75", "1.82"],
     ]
-    lines = {line.what: (line.ours, line.paper) for line in headlines(found)}
-    assert lines[f"{HOPPER}, ours: training time, M = 128 / 16"] == (2.5, pytest.approx(2.294, abs=1e-3))
-    assert lines[f"{HOPPER}, ours: time of one action, M = 128 / 16"] == (1.25, 1.0)
+    lines = {line.what: (line.ours, line.paper) for line in headlines(found, costs)}
+    assert lines["ours: training time, M = 128 / 16"] == (pytest.approx(2.5), pytest.approx(2.294, abs=1e-3))
+    assert lines["ours: time of one action, M = 128 / 16"] == (1.25, 1.0)
+    assert lines["ours: training time, N = 40 / 5"] == (pytest.approx(3), pytest.approx(1.153, abs=1e-3))
     assert lines[f"{HOPPER}, ours: start from a single action"] == (2.0, 0.75)
     draw(tmp_path, found)
     for part in found:
@@ -125,7 +137,8 @@ def test_a_tiny_run(tmp_path, monkeypatch):
     for name, value in (
         ("CODING", Coding("codebook", 4)), ("SAMPLES", (2, 3)), ("EULER", (2, 3)), ("ALPHAS", (1.0, 5.0)),
         ("INFERENCE_STEPS", (1, 2)), ("SWEPT_STEPS", 2), ("SWEPT_CODINGS", (Coding("codebook", 4),)),
-        ("SWEPT_TASK", HOPPER), ("SWEPT_EPISODES", 2), ("ACT_CALLS", 1),
+        ("SWEPT_TASK", HOPPER), ("SWEPT_EPISODES", 2), ("STEPS", 2),
+        ("SCHEDULE", 4), ("TIMING", Scale(seconds=0.0, chunk=1, calls=10, batch=2)),
         ("FULL", Size(transitions=200, episodes=1)),
     ):  # fmt: skip
         monkeypatch.setattr(ablations, name, value)
@@ -133,12 +146,13 @@ def test_a_tiny_run(tmp_path, monkeypatch):
     monkeypatch.setattr(control, "REPLAYED", 2)
     run(Settings(tmp_path, seeds=1, only=(HOPPER,), progress=False))
     found = json.loads((tmp_path / "results.json").read_text())["results"]
-    assert list(found) == ["samples", "steps", "inference", "starts"]
-    cells = {part: found[part][HOPPER]["ours"] for part in found}
+    assert list(found) == ["samples", "steps", "inference", "starts", "times"]
+    cells = {part: found[part][HOPPER]["ours"] for part in found if part != "times"}
     assert list(cells["samples"]) == list(cells["steps"]) == ["2", "3"]
     assert cells["samples"]["2"] == cells["steps"]["2"]  # the same cell, trained once
     assert cells["inference"]["codebook-4"]["seeds"][0].keys() == {"1 2", "5 2", "1 1"}
     assert len(cells["inference"]["codebook-4"]["seeds"][0]["5 2"]["returns"]) == 2
     assert cells["starts"]["starts"]["seeds"][0].keys() == {"behaviour", "single", "uniform"}
-    assert cells["samples"]["3"]["seeds"][0]["act_ms"] > 0
+    timed = found["times"]["ours"]["samples"]["3"]
+    assert timed["act_ms"] > 0 and {k: p["steps"] for k, p in timed["phases"].items()}["improve"] == 2
     assert EXPERIMENTS["ablations"].load() is run

@@ -8,7 +8,7 @@ The sweeps of α and of the steps, and the starts, are played by models that wer
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -19,7 +19,7 @@ from qdfm.agent import Agent
 from qdfm.algorithms import QDFM
 from qdfm.experiments.ablations_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.control import FULL, QUICK, Coding, Place, play, trained
+from qdfm.experiments.control import FULL, QUICK, Coding, Place, Size, play, trained
 from qdfm.experiments.report import provenance, write_report
 from qdfm.experiments.runtime import SCHEDULE, Scale, act_times, phase_rates
 
@@ -85,12 +85,13 @@ def starts_trials(model: str, task: str) -> dict[str, Trial]:
     return {"starts": Trial(models()[model], task, CODING, started, {"starts": STARTS})}
 
 
-PARTS: dict[str, Callable[[str, str], dict[str, Trial]]] = {
+TRIALS: dict[str, Callable[[str, str], dict[str, Trial]]] = {
     "samples": samples_trials,
     "steps": steps_trials,
     "inference": inference_trials,
     "starts": starts_trials,
 }
+PARTS = (*TRIALS, "times")
 QUICK_NAMES = {"part": ("samples", "starts"), "model": ("ours",), "task": ("hopper-medium",)}
 
 
@@ -100,23 +101,44 @@ def run(settings: Settings) -> None:
     cells, seeds = Cells(settings), settings.seed_range(SEEDS)
     size = QUICK if settings.quick else FULL
     results: Results = {}
-    for part in picked["part"]:
+    for part in (p for p in picked["part"] if p in TRIALS):
         for task in picked["task"]:
             for model in picked["model"]:
-                for label, trial in PARTS[part](model, task).items():
+                for label, trial in TRIALS[part](model, task).items():
                     episodes = size.episodes if settings.quick or trial.episodes is None else trial.episodes
                     place = Place(task, trial.coding, replace(size, episodes=episodes))
                     cell = trained(
                         cells, place, trial.config, seeds, settings.progress, trial.judge, **trial.describes
                     )  # fmt: skip
                     results.setdefault(part, {}).setdefault(task, {}).setdefault(model, {})[label] = cell
-    tables = tabulate(results)
+    costs = {model: times(cells, model, size) for model in picked["model"] if "times" in picked["part"]}
+    tables = tabulate(results, costs)
     for table in tables:
         table.show()
     draw(settings.out, results)
     made = provenance(settings.command("ablations", len(seeds)), cells.used, seeds=list(seeds))
     notes = settings.notes(NOTES, FINDINGS)
-    write_report(settings.out, "Ablations on MuJoCo", made, results, tables, notes, headlines(results))
+    found = results | ({"times": costs} if costs else {})
+    write_report(settings.out, "Ablations on MuJoCo", made, found, tables, notes, headlines(results, costs))
+
+
+def times(cells: Cells, model: str, size: Size) -> dict[str, dict[str, Any]]:
+    """What M and N cost, timed one after the other: steps per second of every phase, milliseconds of one action."""
+    data = Place(TIMED, CODING, size).data()
+    out: dict[str, dict[str, Any]] = {"samples": {}, "steps": {}}
+    for part, label, changes in (
+        *(("samples", str(m), {"samples": m, "backup_samples": m}) for m in SAMPLES),
+        *(("steps", str(n), {"steps": n}) for n in EULER),
+    ):
+        config = models(**changes)[model].scaled(SCHEDULE / STEPS)
+
+        def compute(config: QDFM = config) -> dict[str, Any]:
+            acted = act_times({"one": config}, data, TIMING)["one"]
+            return {"phases": phase_rates(config, data, 1, TIMING), "act_ms": acted["one"]}
+
+        key = {"times": asdict(TIMING), "task": TIMED, "coding": asdict(CODING), "config": config.described()}
+        out[part][label] = cells.get(key | {"transitions": size.transitions}, compute)
+    return out
 
 
 # How the models are judged

@@ -12,11 +12,13 @@ import numpy as np
 from qdfm.envs.mujoco import normalised
 from qdfm.experiments.control import SOURCE, mean_returns, number, scores, shown
 from qdfm.experiments.report import Headline, Table
+from qdfm.experiments.runtime_report import extrapolated
 from qdfm.metrics import summarise
 
 # By part, task and model: cells by the value of what is varied.
 Results = dict[str, dict[str, dict[str, dict[str, dict[str, Any]]]]]
 Row = dict[str, dict[str, dict[str, Any]]]  # of one part and task
+Costs = dict[str, dict[str, dict[str, Any]]]  # by model, part and value
 
 LETTERS = {"samples": "M", "steps": "N"}
 # The paper's seconds of training and milliseconds of one action.
@@ -52,12 +54,13 @@ NOTES = (
     "Two models, both with a separate behaviour network μ̂ from which the chain starts, M = 64 and N = 20 unless "
     "varied. Paper: the algorithm as printed (softplus rates, squared error, the literal sum over M endpoints that are "
     "drawn from the model, one scalar critic, β = 20 unscaled), with fewer steps. Ours: posterior rates, "
-    "cross-entropy, the collapsed objective, M endpoints drawn from the behaviour, twin critics, β in units of values. "
+    "cross-entropy, the collapsed objective, M endpoints drawn from the behaviour, QDFM()'s critics and guidance. "
     "QDFM() itself has neither M nor N for one token: it enumerates its endpoints and acts in one step. M is also the "
     "number of actions in the critic's backup.\n\n"
-    "Train s: all seeds together in one program, compiling included, on the device named above; the paper's is of one "
-    "seed, another device and ten times as many steps, so only ratios along a row compare. Act ms: `agent.act` on one "
-    "observation, NumPy in to NumPy out, median; mean over seeds.\n\n"
+    "What they cost was timed apart from the runs, one after the other on one machine: train s is the time of the "
+    "paper's schedule (and of cloning μ̂ for as many steps) at the measured steps/s, one seed, compiling left out; act ms "
+    "is `agent.act` on one observation, NumPy in to NumPy out, median. The paper's device is another. The scores are of "
+    "short runs, and of the algorithm as printed on Hopper only.\n\n"
     "α and Euler steps: Walker2d, as the paper has it with 15 steps for the sweep of α and 100 episodes per seed, of "
     "models trained once with N = 20; the paper shows curves without their numbers, so the values of α and of steps "
     "are ours. With more than 20 steps the chain asks for times later than any in training. Rates whose scale exceeds "
@@ -68,11 +71,13 @@ NOTES = (
 FINDINGS = ""  # of the full run
 
 
-def tabulate(results: Results) -> list[Table]:
+def tabulate(results: Results, costs: Costs) -> list[Table]:
     """All tables."""
     tables = []
     for part, letter in LETTERS.items():
-        tables += [_varied(part, letter, task, row) for task, row in results.get(part, {}).items()]
+        tables += [_varied(letter, task, row) for task, row in results.get(part, {}).items()]
+        if costs:
+            tables.append(_costs(part, letter, costs))
     for task, row in results.get("inference", {}).items():
         tables += [_inference(task, row, "α"), _inference(task, row, "steps")]
     if "starts" in results:
@@ -80,20 +85,23 @@ def tabulate(results: Results) -> list[Table]:
     return tables
 
 
-def act_ms(cell: dict[str, Any]) -> float:
-    """Milliseconds of one action, mean over seeds."""
-    return float(np.mean([seed["act_ms"] for seed in cell["seeds"]]))
-
-
-def _varied(part: str, letter: str, task: str, row: Row) -> Table:
+def _varied(letter: str, task: str, row: Row) -> Table:
     values = list(next(iter(row.values())))
-    table = Table(f"{letter} on {task}", ("", *(f"{letter} = {v}" for v in values)))
+    table = Table(f"{letter} on {task}: normalised score", ("", *(f"{letter} = {v}" for v in values)))
     for model, cells in row.items():
-        table.add(f"{model}: score", *(shown(scores(cells[v], "sampled")) for v in values))
-        table.add(f"{model}: train s", *(f"{cells[v]['train_seconds']:,.0f}" for v in values))
-        table.add(f"{model}: act ms", *(f"{act_ms(cells[v]):.3f}" for v in values))
+        table.add(model, *(shown(scores(cells[v], "sampled")) for v in values))
+    return table
+
+
+def _costs(part: str, letter: str, costs: Costs) -> Table:
+    values = list(next(iter(costs.values()))[part])
+    table = Table(f"What {letter} costs", ("", *(f"{letter} = {v}" for v in values)))
+    for model, cells in costs.items():
+        table.add(f"{model}: train s (extrapolated)", *(f"{extrapolated(cells[part][v]):,.0f}" for v in values))
+        table.add(f"{model}: act ms", *(f"{cells[part][v]['act_ms']:.3f}" for v in values))
     for what, figures in (("train s", PAPER_TRAIN), ("act ms", PAPER_ACT)):
-        table.add(f"as printed in the paper: {what}", *(number(figures[part][task].get(v), ",.6g") for v in values))
+        for task, printed in figures[part].items():
+            table.add(f"the paper, {task}: {what}", *(number(printed.get(v), ",.6g") for v in values))
     return table
 
 
@@ -127,20 +135,20 @@ def _starts(rows: dict[str, Row]) -> Table:
     return table
 
 
-def headlines(results: Results) -> list[Headline]:
+def headlines(results: Results, costs: Costs) -> list[Headline]:
     """What the largest M and N cost as a ratio to the smallest, and scores by start."""
     lines = []
     for part, letter in LETTERS.items():
-        for task, row in results.get(part, {}).items():
-            for model, cells in row.items():
-                first, *_, last = cells
-                for what, ours, paper in (
-                    ("training time", _ratio(cells, lambda c: c["train_seconds"]), PAPER_TRAIN),
-                    ("time of one action", _ratio(cells, act_ms), PAPER_ACT),
-                ):
-                    printed = paper[part][task]
-                    ratio = printed[last] / printed[first] if {first, last} <= printed.keys() else None
-                    lines.append(Headline(f"{task}, {model}: {what}, {letter} = {last} / {first}", ours, ratio))
+        for model, parts in costs.items():
+            first, *_, last = parts[part]
+            for what, of, paper in (
+                ("training time", extrapolated, PAPER_TRAIN),
+                ("time of one action", lambda cell: cell["act_ms"], PAPER_ACT),
+            ):
+                printed = paper[part]["hopper-medium"]
+                ratio = printed[last] / printed[first] if {first, last} <= printed.keys() else None
+                ours = float(of(parts[part][last]) / of(parts[part][first]))
+                lines.append(Headline(f"{model}: {what}, {letter} = {last} / {first}", ours, ratio))
     for task, row in results.get("starts", {}).items():
         for model, cells in row.items():
             (cell,) = cells.values()
@@ -148,11 +156,6 @@ def headlines(results: Results) -> list[Headline]:
                 ours = float(scores(cell, start).mean())
                 lines.append(Headline(f"{task}, {model}: start from {name}", ours, PAPER_STARTS[task][start]))
     return lines
-
-
-def _ratio(cells: dict[str, dict[str, Any]], of: Any) -> float:
-    first, *_, last = cells.values()
-    return float(of(last) / of(first))
 
 
 def draw(folder: Path, results: Results) -> None:

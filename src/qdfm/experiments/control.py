@@ -30,7 +30,7 @@ MEDIUM = tuple(name for name in TASKS if name.endswith("-medium"))
 HORIZON = 1000  # steps after which the environments cut an episode off
 FRESH = 20_000  # transitions, collected anew, on which the quantisation error is measured
 FRESH_SEED = 10_000  # far from the seeds of the data
-REPLAYED = 100  # episodes of the behaviour through the quantiser, to which others are compared
+REPLAYED = 40  # episodes of the behaviour through the quantiser, to which others are compared
 
 SOURCE = (
     "The data are rollouts of our own policies (`qdfm data make`), not Minari's, so that scores can be compared within "

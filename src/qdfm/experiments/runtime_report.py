@@ -34,7 +34,8 @@ NOTES = (
     "Hopper-medium of our own data, 256 joint actions, batch 256, two layers of 256. Steps/s: compiled scans in the "
     "steady state, the median. 1M steps: the steps of the paper's schedule divided by the measured steps/s, so "
     "extrapolated; it leaves out compiling and checking. QDFM's schedule (150k + 500k + 350k) was also run with all "
-    "that `train` does, compiling included: in full with one seed, a share of every phase with several. QDFM.paper is the algorithm as printed, literally, with a cloning "
+    "that `train` does, compiling included: in full with one seed, a share of every phase with several. QDFM.paper is "
+    "the algorithm as printed, literally, with a cloning "
     "phase of 1M steps besides, which the paper's time may not contain. Several seeds run side by side in one program. "
     "Act ms: `agent.act`, NumPy in to NumPy out, median, the methods called in turn, on the device that trains and on "
     "the CPU of the same machine; networks as they are initialised, which does not change the time. Scaling: random "
@@ -56,7 +57,7 @@ def extrapolated(cell: dict[str, Any]) -> float:
 
 
 def _steps(rows: dict[str, Any]) -> Table:
-    counts = list(max(rows.values(), key=len))
+    counts = list(dict.fromkeys(n for cells in rows.values() for n in cells))
     columns = [f"{what}, seeds: {n}" for n in counts for what in ("steps/s by phase", "1M steps, s (extrapolated)")]
     table = Table("Training", ("method", *columns, "paper: s"))
     for name, cells in rows.items():
