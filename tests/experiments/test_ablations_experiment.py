@@ -14,10 +14,11 @@ from qdfm.algorithms import QDFM
 from qdfm.data.actions import Discrete
 from qdfm.data.spec import Spec
 from qdfm.experiments import EXPERIMENTS, ablations, control
-from qdfm.experiments.ablations import PARTS, STARTS, STEPS, TASKS, from_start, models, run
+from qdfm.experiments.ablations import STARTS, STEPS, TASKS, TRIALS, from_start, models, run
 from qdfm.experiments.ablations_report import PAPER_ACT, PAPER_STARTS, PAPER_TRAIN, draw, headlines, pairs, tabulate
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.control import Coding, Size
+from qdfm.experiments.runtime import Scale
 
 HOPPER, WALKER = "hopper-medium", "walker2d-medium"
 
@@ -28,14 +29,14 @@ def test_an_ablation_changes_one_thing():
         assert base.total_steps(spec) == 2 * STEPS
         assert (base.samples, base.steps) == (64, 20)
         for part, fields in (("samples", {"samples", "backup_samples"}), ("steps", {"steps"})):
-            for label, trial in PARTS[part](name, HOPPER).items():
+            for label, trial in TRIALS[part](name, HOPPER).items():
                 before, after = base.described(), trial.config.described()
                 assert {field for field in before if before[field] != after[field]} <= fields
                 assert {str(after[field]) for field in fields} == {label}
-        assert PARTS["inference"](name, HOPPER) == {}
-        assert PARTS["inference"](name, WALKER).keys() == {"codebook-16", "codebook-32"}
-        assert {trial.episodes for trial in PARTS["inference"](name, WALKER).values()} == {100}
-        assert {trial.config for trial in PARTS["starts"](name, HOPPER).values()} == {base}
+        assert TRIALS["inference"](name, HOPPER) == {}
+        assert TRIALS["inference"](name, WALKER).keys() == {"codebook-16", "codebook-32"}
+        assert {trial.episodes for trial in TRIALS["inference"](name, WALKER).values()} == {100}
+        assert {trial.config for trial in TRIALS["starts"](name, HOPPER).values()} == {base}
     assert {config.endpoints for config in models().values()} == {"model", "behaviour"}  # none enumerates
     for figures in (PAPER_TRAIN, PAPER_ACT):
         assert {task for part in figures.values() for task in part} == set(TASKS) == PAPER_STARTS.keys()
@@ -46,10 +47,10 @@ def test_a_chain_that_never_jumps_shows_where_it_starts():
     config = QDFM(behaviour="network", act_start="behaviour", rates="softplus", loss="l2", steps=3, hidden=(8,))
     config = config.resolve(spec)
     algorithm = config.build(spec)
-    flow, behaviour = algorithm.policy(algorithm.init(jax.random.key(0)))
+    flow, behaviour, _ = algorithm.policy(algorithm.init(jax.random.key(0)))
     # The output's bias is the only leaf of 4 numbers, and softplus of −1e9 is no rate at all.
     still = jax.tree.map(lambda x: jnp.full_like(x, -1e9) if x.shape == (4,) else jnp.zeros_like(x), flow)
-    agent = Agent(config, spec, (still, behaviour))
+    agent = Agent(config, spec, (still, behaviour, None))
     policies = {start: from_start(agent, start, 2) for start in STARTS}
     law = {start: Agent(config, spec, policy).action_probabilities(np.ones(2)) for start, policy in policies.items()}
     np.testing.assert_allclose(law["single"], [0, 0, 1, 0], atol=1e-6)

@@ -51,7 +51,10 @@ def made_up() -> dict[str, Any]:
     cpu = {name: {what: 2 * ms for what, ms in values.items()} for name, values in times.items()}
     return {
         "steps": {"QDFM": {"1": qdfm, "5": qdfm}, "CQL": {"1": cql, "5": cql}},
-        "schedule": {"1": {"seconds": 100.0, "steps": 400}, "5": {"seconds": 250.0, "steps": 400}},
+        "schedule": {
+            "1": {"seconds": 100.0, "steps": 400, "share": 1.0},
+            "5": {"seconds": 250.0, "steps": 100, "share": 0.25},
+        },
         "act": {"device": times, "cpu": cpu},
         "scaling": {"QDFM": {"64": {"–": qdfm}}, "QDFM.paper": {"64": {"32": cql, "64": qdfm}}},
     }
@@ -63,14 +66,18 @@ def test_tables_headlines_and_picture_of_made_up_cells(tmp_path):
     training, schedule, acting, scaling = tabulate(found)
     assert training.rows[0][:3] == ["QDFM", "warmup 50, critic 100", "5"]
     assert training.rows[1] == ["CQL", "train 500", "2", "train 500", "2", "1,729"]
-    assert schedule.rows == [["1", "400", "100.0", "2,209"], ["5", "400", "250.0", "2,209"]]
+    assert schedule.rows == [
+        ["1", "400", "100.0", "100.0", "2,209"],
+        ["5", "100", "250.0", "1,000.0 (extrapolated)", "2,209"],
+    ]
     assert acting.rows[0] == ["QDFM", "0.250", "1.500", "0.500", "3.000", "6.26"]
     assert [line[-1] for line in acting.rows[2:]] == ["5.87", "75.05", "55.86", "27.26"]
     assert scaling.columns[:4] == ["|A|", "QDFM", "QDFM.paper, M = 32", "QDFM.paper, M = 64"]
     assert scaling.rows == [["64", "5", "2", "5", "1,527", "1,469", "1,481"]]
     assert PAPER_SCALING["512"]["128"] == 1869
     lines = {line.what: (line.ours, line.paper) for line in headlines(found)}
-    assert lines["QDFM(), 400 steps, seeds: 1, s"] == (100, 2209)
+    assert lines["QDFM(), the schedule, seeds: 1, s"] == (100, 2209)
+    assert lines["QDFM(), the schedule, seeds: 5, extrapolated, s"] == (1000, None)
     assert lines["QDFM(), 400 steps, seeds: 5, s"] == (250, None)
     assert lines["CQL: 1M steps, one seed, s (extrapolated)"] == (2, 1729)
     assert lines["QDFM: one action, ms"] == (0.25, 6.26)
@@ -86,7 +93,8 @@ def test_a_tiny_run(tmp_path, monkeypatch):
     methods = {"QDFM": QDFM(**flow, **small), "BC": BC(clone_steps=10, **small)}
     monkeypatch.setattr(runtime, "METHODS", methods)
     scale = Scale(
-        transitions=200, choices=4, seeds=1, seconds=0.0, chunk=2, calls=10, batch=3, actions=(4,), rows=50
+        transitions=200, choices=4, seeds=1, seconds=0.0, chunk=2, calls=10, batch=3, actions=(4,), rows=50,
+        schedule=(1.0, 1.0),
     )  # fmt: skip
     report(Settings(tmp_path, progress=False), scale)
     payload = json.loads((tmp_path / "results.json").read_text())

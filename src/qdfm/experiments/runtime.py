@@ -62,8 +62,8 @@ class Scale:
 
 FULL = Scale()
 QUICK = Scale(
-    transitions=20_000, seeds=2, seconds=0.5, chunk=20, schedule=(0.0003, 0.0003), calls=100, actions=(64, 256), samples=(32,),
-    rows=10_000,
+    transitions=20_000, seeds=2, seconds=0.5, chunk=20, schedule=(0.0003, 0.0003), calls=100, actions=(64, 256),
+    samples=(32,), rows=10_000,
 )  # fmt: skip
 QUICK_NAMES = {"part": ("steps", "schedule", "act", "scaling"), "method": ("QDFM", "CQL", "IQL")}
 
