@@ -11,7 +11,7 @@ from qdfm.envs.mujoco import TASKS
 from qdfm.experiments import EXPERIMENTS, control, divisions
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.control import Coding, Size
-from qdfm.experiments.divisions import CODINGS, COMPARED, run, tried
+from qdfm.experiments.divisions import BINNED, CODINGS, COMPARED, run, tried
 from qdfm.experiments.divisions_report import PAPER_16, PAPER_SWEEP, draw, headlines, tabulate
 from qdfm.experiments.mujoco import METHODS
 
@@ -21,7 +21,7 @@ HOPPER, EXPERT = "hopper-medium", "hopper-expert"
 def test_what_is_tried_where():
     assert tried(COMPARED, EXPERT) == METHODS["codebook"]
     assert tried("codebook-64", EXPERT).keys() == {"QDFM"}
-    assert tried("bins-9", HOPPER) == {"QDFM": METHODS["tokens"]["QDFM"]}
+    assert tried("bins-9", HOPPER) == {"QDFM": BINNED}
     assert tried("bins-9", EXPERT) == {}
     assert sum(len(tried(coding, task)) for coding in CODINGS for task in TASKS) == 6 * (11 + 4) + 3 * 5
     # The cells at 256 joint actions and at 41 bins are those of `mujoco`.

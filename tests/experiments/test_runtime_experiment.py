@@ -78,7 +78,6 @@ def test_tables_headlines_and_picture_of_made_up_cells(tmp_path):
     lines = {line.what: (line.ours, line.paper) for line in headlines(found)}
     assert lines["QDFM(), the schedule, seeds: 1, s"] == (100, 2209)
     assert lines["QDFM(), the schedule, seeds: 5, extrapolated, s"] == (1000, None)
-    assert lines["QDFM(), 400 steps, seeds: 5, s"] == (250, None)
     assert lines["CQL: 1M steps, one seed, s (extrapolated)"] == (2, 1729)
     assert lines["QDFM: one action, ms"] == (0.25, 6.26)
     assert lines["QDFM: one action on a CPU, ms"] == (0.5, 6.26)

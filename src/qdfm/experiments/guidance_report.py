@@ -15,7 +15,7 @@ Results = dict[str, dict[str, Any]]
 
 NOTES = (
     f"{SOURCE}\n\n"
-    "Every rule weighs 32 draws of the warm-up flow by exp(β·g), and the flow learns these weights. caution-c: g is "
+    "Every rule weighs 16 draws of the warm-up flow by exp(β·g), and the flow learns these weights. caution-c: g is "
     "the mean of the critics' advantages over the behaviour less c standard deviations of these advantages (QDFM()'s "
     "own rule, with c = 2); values: g is the mean of the critics' values less one standard deviation of these. "
     "share-x: one β for the whole data set, at which the mean effective sample share of the weights is x; "

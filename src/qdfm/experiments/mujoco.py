@@ -11,7 +11,7 @@ from typing import Any
 from qdfm.algorithms import AWAC, AWBC, BC, BCQ, BRAC, CQL, IQL, QDFM, BoltzBC, BoltzQ, GreedyQ
 from qdfm.algorithms.base import Config
 from qdfm.envs.mujoco import TASKS
-from qdfm.experiments.cells import FULL_SEEDS, Cells, Settings
+from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control import FULL, QUICK, Coding, Family, Place, behaviour, fit, total_steps, trained
 from qdfm.experiments.mujoco_tables import FINDINGS, NOTES, Results, headlines, tabulate
 from qdfm.experiments.report import provenance, write_report
@@ -21,6 +21,7 @@ STEPS = {"codebook": 60_000, "tokens": 150_000}  # gradient steps of every metho
 # For one token per dimension: what the expert of HalfCheetah takes to be imitated; the critic may stay small.
 WIDE: dict[str, Any] = {"hidden": (512, 512), "critic_hidden": (256, 256), "batch_size": 1024, "ema": 0.9995}
 CANDIDATES = 16  # of best-of-n
+SEEDS = {"codebook": 5, "tokens": 3}
 
 
 def qdfm(steps: int, shares: tuple[float, float, float] = (0.15, 0.5, 0.35), **changes: Any) -> QDFM:
@@ -53,7 +54,8 @@ def baselines(steps: int, **networks: Any) -> dict[str, Config]:
     }
 
 
-TOKENS_QDFM = qdfm(STEPS["tokens"], (0.4, 0.5, 0.1), **WIDE)  # a longer warm-up, and weights at hand after it
+# A longer warm-up; in the last phase the weights are at hand, and the flow has not far to go.
+TOKENS_QDFM = qdfm(STEPS["tokens"], (0.4, 0.5, 0.1), samples=16, **WIDE)
 METHODS: dict[str, dict[str, Config]] = {
     "codebook": {"QDFM": qdfm(STEPS["codebook"]), **baselines(STEPS["codebook"])},
     "tokens": {
@@ -70,7 +72,8 @@ def run(settings: Settings) -> None:
     """Train, play, tabulate, draw."""
     every = dict.fromkeys(name for methods in METHODS.values() for name in methods)
     picked = settings.picked({"setting": METHODS, "task": TASKS, "method": every}, QUICK_NAMES)
-    cells, seeds = Cells(settings), settings.seed_range(FULL_SEEDS)
+    cells = Cells(settings)
+    seeds = {setting: settings.seed_range(count) for setting, count in SEEDS.items()}
     size = QUICK if settings.quick else FULL
     results: Results = {}
     for setting in picked["setting"]:
@@ -81,13 +84,14 @@ def run(settings: Settings) -> None:
             family = Family(TOKENS_QDFM)
             for name, config in methods.items():
                 shared = setting == "tokens" and isinstance(config, QDFM)
-                made[name] = trained(cells, place, config, seeds, settings.progress, fit=family if shared else fit)
+                how = family if shared else fit
+                made[name] = trained(cells, place, config, seeds[setting], settings.progress, fit=how)
             row = {"behaviour": behaviour(cells, place), "methods": made}
             results.setdefault(setting, {})[task] = row
     report(settings, results, cells, seeds)
 
 
-def report(settings: Settings, results: Results, cells: Cells, seeds: tuple[int, ...]) -> None:
+def report(settings: Settings, results: Results, cells: Cells, seeds: dict[str, tuple[int, ...]]) -> None:
     """Tables on the terminal; the rest in the folder."""
     tables = tabulate(results)
     for table in tables:
@@ -99,6 +103,7 @@ def report(settings: Settings, results: Results, cells: Cells, seeds: tuple[int,
         setting: {name: total_steps(cell) for name, cell in next(iter(rows.values()))["methods"].items()}
         for setting, rows in results.items()
     }
-    made = provenance(settings.command("mujoco", len(seeds)), cells.used, seeds=list(seeds), steps=steps)
+    by_setting = {setting: list(seeds[setting]) for setting in results}
+    made = provenance(settings.command("mujoco", settings.seeds), cells.used, seeds=by_setting, steps=steps)
     notes = settings.notes(NOTES, FINDINGS)
     write_report(settings.out, "Discretised MuJoCo control", made, results, tables, notes, headlines(results))
