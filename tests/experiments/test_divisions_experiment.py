@@ -72,7 +72,8 @@ def test_tables_headlines_and_picture_of_made_up_cells(tmp_path):
 
 def test_a_tiny_run(tmp_path, monkeypatch):
     bc = BC(clone_steps=2, batch_size=8, hidden=(8,))
-    monkeypatch.setattr(divisions, "METHODS", {"codebook": {"QDFM": bc, "CQL": bc}, "tokens": {"QDFM": bc}})
+    monkeypatch.setattr(divisions, "METHODS", {"codebook": {"QDFM": bc, "CQL": bc}})
+    monkeypatch.setattr(divisions, "BINNED", bc)
     monkeypatch.setattr(divisions, "CODINGS", {"codebook-16": Coding("codebook", 16), "bins-3": Coding("bins", 3)})
     monkeypatch.setattr(divisions, "FULL", Size(transitions=200, episodes=1))
     monkeypatch.setattr(control, "FRESH", 50)
