@@ -10,6 +10,7 @@ import pytest
 from qdfm.algorithms import QDFM, guidedcritic
 from qdfm.algorithms import critic as critics
 from qdfm.algorithms.critic import expected, greedy_law, init_critic, preferred_values, scalarise, vector_values
+from qdfm.algorithms.guidance import effective_share
 from qdfm.algorithms.guidedcritic import (
     CriticState,
     GuidedConfig,
@@ -273,6 +274,25 @@ def test_beta_is_fitted_in_units_of_the_values():
             p, w = np.exp(np.asarray(log_mu, np.float64)), np.exp(beta * (q - q.max(-1, keepdims=True)))
             share = np.mean((p * w).sum(-1) ** 2 / (p * w**2).sum(-1))
             assert share == pytest.approx(0.7, abs=1e-3)
+
+
+def test_beta_follows_the_share_where_the_backup_asks_for_it():
+    data, mu = mdp(1)
+    batch = jax.tree.map(jnp.asarray, data)
+    one = jnp.ones((len(data), 1))
+    log_mu = jnp.log(jnp.asarray(mu, jnp.float32))[np.argmax(data.next_observation, -1), None]
+    config = replace(SMALL, beta_scale="share", share_target=0.7, critic_learning_rate=1e-9).resolve(data.spec)
+    for kind in ("boltzmann", "mean"):
+        config = replace(config, backup=kind)
+        state = CriticState(init_critic(config, data.spec, jax.random.key(0)), first_beta(config))
+        q = preferred_values(config, data.spec, state.learner.average, batch.next_observation, one)
+        at = (batch, one, Support(log_mu))
+        found = jax.lax.fori_loop(0, 600, lambda _, s: update_critic(config, data.spec, s, *at)[0], state)  # noqa: B023
+        share = float(jnp.mean(effective_share(log_mu, q, found.beta)))
+        assert share == pytest.approx(0.7, abs=0.01) if kind == "boltzmann" else found.beta == state.beta
+    unguided = replace(config, beta=0.0)
+    state = CriticState(state.learner, first_beta(unguided))
+    assert state.beta == fit_beta(unguided, data.spec, state, batch, one, Support(log_mu)) == 0
 
 
 def test_drawn_candidates_weigh_the_same():

@@ -39,6 +39,7 @@ STURDY = {"critics": 4, "pessimism": "mean-std", "layer_norm": True}  # where th
 BETA_ROWS = 4096  # rows on which β is fitted to the finished critic
 AUGMENTED = 0.01  # weight of the summed shortfalls in the Chebyshev utility
 BETA_MEMORY = 0.99  # decay of the running scale of β during the critic phase
+BETA_RATE = 0.1  # at which log β follows the excess of the effective share over its target, in the same phase
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class GuidedConfig(CriticConfig):
     critic_steps: int = 40_000
     """Gradient steps of the critic."""
     beta: float = 10.0
-    """Guidance strength, in the units that beta_scale says."""
+    """Guidance strength, in the units that beta_scale says; 0: none, whatever the scale."""
     beta_scale: str | None = None
     """none: β as it is; mean_abs: divided by the data's mean |Q|; share: found so that share_target holds (None:
     share for several tokens and for codebooks, else mean_abs)."""
@@ -149,7 +150,7 @@ class CriticState(eqx.Module):
 
 def first_beta(config: GuidedConfig) -> jax.Array:
     """β before anything is known of the values."""
-    return jnp.float32(1.0 if config.beta_scale == "share" else config.beta)
+    return jnp.float32(1.0 if config.beta_scale == "share" and config.beta > 0 else config.beta)
 
 
 def backup(kind: str | None, q: jax.Array, q_omega: jax.Array, log_mu: jax.Array, beta: jax.Array) -> jax.Array:
@@ -172,14 +173,14 @@ def backup(kind: str | None, q: jax.Array, q_omega: jax.Array, log_mu: jax.Array
 def _follow_beta(
     config: GuidedConfig, beta: jax.Array, mean_abs: jax.Array, log_mu: jax.Array, q: jax.Array
 ) -> jax.Array:
-    """β in units of the current values, following them as they grow."""
-    if config.beta_scale == "none" or (config.beta_scale == "mean_abs" and config.beta == 0):
+    """β in units of the current values, following them as they grow, where the backup asks for it."""
+    if config.backup in ("mean", "max") or config.beta_scale == "none" or config.beta == 0:
         return beta
     if config.beta_scale == "mean_abs":
         scale = BETA_MEMORY * config.beta / beta + (1 - BETA_MEMORY) * mean_abs
         return config.beta / jnp.maximum(scale, 1 / guidance.BETA_MAX)
-    found = guidance.beta_for_share(log_mu[:64], q[:64], config.share_target)  # a slice of the batch is enough
-    return jnp.exp(BETA_MEMORY * jnp.log(beta) + (1 - BETA_MEMORY) * jnp.log(found))
+    excess = jnp.mean(guidance.effective_share(log_mu, q, beta)) - config.share_target
+    return jnp.clip(beta * jnp.exp(BETA_RATE * excess), 1 / guidance.BETA_MAX, guidance.BETA_MAX)
 
 
 def update_critic(
@@ -199,7 +200,7 @@ def fit_beta(
     config: GuidedConfig, spec: Spec, state: CriticState, batch: Dataset, preference: jax.Array, support: Support
 ) -> jax.Array:
     """β for the finished critic, from a large batch and the candidates at its observations."""
-    if config.beta_scale == "none":
+    if config.beta_scale == "none" or config.beta == 0:
         return jnp.float32(config.beta)
     critic = state.learner.average
     if config.beta_scale == "mean_abs":
