@@ -144,16 +144,43 @@ class TokenMLP(eqx.Module):
         return embedded + gate[..., None] * looked_up + extra @ self.extra
 
 
+class PointMLP(eqx.Module):
+    """Context to values of K actions that are points: V(s) + ⟨features of the context, features of the point⟩.
+
+    One pass gives all K, as an output layer would, but what is learned of one action holds for its neighbours.
+    """
+
+    state: MLP
+    action: MLP
+
+    def __init__(
+        self, inputs: int, dimensions: int, hidden: tuple[int, ...], objectives: int, norm: bool, key: jax.Array
+    ):  # fmt: skip
+        k1, k2 = jax.random.split(key)
+        width = hidden[-1]
+        self.state = MLP(inputs, hidden, objectives * (width + 1), norm, k1)
+        self.action = MLP(dimensions, (width, width), width, False, k2)
+
+    def __call__(self, x: jax.Array, points: jax.Array) -> jax.Array:
+        """Values `[..., K · objectives]` of points `[K, dimensions]`."""
+        action = self.action(points)  # [K, width]
+        width = action.shape[-1]
+        state = self.state(x)
+        state = state.reshape(*state.shape[:-1], -1, width + 1)  # [..., objectives, width + 1]
+        value = jnp.einsum("...rh,kh->...kr", state[..., 1:], action) / math.sqrt(width) + state[..., None, :, 0]
+        return value.reshape(*value.shape[:-2], -1)
+
+
 class Critic(eqx.Module):
     """An ensemble of value networks Q(s, a, ω) ∈ R^objectives.
 
     For one token, and for several when `decomposed`, a network gives in one pass values of each token's choices that
     add up: Q(s, a) = 1/D Σ_d U_d(s, a_d), the mean decomposition of DecQN (Seyde et al., 2023). Otherwise it reads the
-    whole action, which can couple the tokens and costs one pass per action; tokens that are bins of a quantity enter by
-    their values, so that what is learned of one bin holds for its neighbours.
+    whole action, which can couple the tokens and costs one pass per action. Bins of a quantity and actions of a
+    codebook enter by their values, so that what is learned of one holds for its neighbours.
     """
 
-    members: MLP | TokenMLP  # stacked along a leading ensemble axis
+    members: MLP | PointMLP | TokenMLP  # stacked along a leading ensemble axis
     size: int = eqx.field(static=True)
     decomposed: bool = eqx.field(static=True)
     spec: Spec = eqx.field(static=True)
@@ -165,7 +192,10 @@ class Critic(eqx.Module):
         self.size, self.spec, self.decomposed = size, spec, decomposed or spec.tokens == 1
         inputs = feature_size(spec) + (preference_size(spec) if conditioned else 0)
         keys = jax.random.split(key, size)
-        if self.decomposed:
+        if spec.points is not None:
+            dimensions = spec.points.shape[1]
+            self.members = jax.vmap(lambda k: PointMLP(inputs, dimensions, hidden, spec.objectives, norm, k))(keys)
+        elif self.decomposed:
             outputs = spec.tokens * spec.num_choices * spec.objectives
             self.members = jax.vmap(lambda k: MLP(inputs, hidden, outputs, norm, k))(keys)
         else:
@@ -180,7 +210,8 @@ class Critic(eqx.Module):
         Of actions `[B, M, D]`: T = 1. Of None: the K choices of every token, T = D, where the values are decomposed.
         """
         if self.decomposed:
-            out = self._each(lambda m: m(x)) / self.spec.tokens
+            points = () if self.spec.points is None else (jnp.asarray(self.spec.points, x.dtype),)
+            out = self._each(lambda m: m(x, *points)) / self.spec.tokens
             out = out.reshape(self.size, x.shape[0], self.spec.tokens, self.spec.num_choices, -1)
             if actions is None:
                 return out

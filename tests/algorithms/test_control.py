@@ -76,6 +76,24 @@ def test_cautious_values_by_hand():
     np.testing.assert_allclose(guiding_values(plain, *at[1:])[0, 0], [6 - 5, 9 - 7, 4.5 - 4.5], rtol=1e-6)
 
 
+@pytest.mark.parametrize(("tokens", "choices"), [(2, 3), (1, 256)])
+def test_compiled_cautious_values_of_many_rows(tokens, choices):
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((4, 2000, tokens, choices, 1)).astype(np.float32)
+    mu = rng.dirichlet(np.ones(choices), (2000, tokens)).astype(np.float32)
+    spec = Spec((1,), Discrete(3))
+    config = qdfm.QDFM(caution=2.0).resolve(spec)
+
+    def cautious(values, log_mu):
+        net = SimpleNamespace(values=lambda x, actions: values)
+        return guiding_values(config, spec, net, jnp.zeros((2000, 1)), jnp.ones((2000, 1)), Support(log_mu))
+
+    each = values[..., 0].astype(np.float64)
+    advantage = each - (mu * each).sum(-1, keepdims=True)
+    expected = advantage.mean(0) - 2 * advantage.std(0)
+    np.testing.assert_allclose(jax.jit(cautious)(values, np.log(mu)), expected, rtol=1e-3, atol=1e-4)
+
+
 def test_the_share_of_known_weights_is_the_effective_share():
     rng = np.random.default_rng(1)
     q = jnp.asarray(rng.standard_normal((5, 2, 4)))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from qdfm.algorithms.guidance import BETA_MAX, beta_for_share, effective_share, keep_supported, tilt
+from qdfm.algorithms.guidance import SHARP, beta_for_share, effective_share, keep_supported, tilt
 from qdfm.flow import losses
 from qdfm.flow.losses import Matching
 from qdfm.flow.rates import off_diagonal
@@ -229,7 +229,7 @@ def test_beta_for_share_hits_its_target_at_any_scale_of_q(target, scale):
 def test_beta_ends_at_its_largest_where_even_the_greedy_share_is_above_the_target(x64):
     mu = jnp.log(jnp.asarray([[[0.9, 0.1]]]))
     beta = beta_for_share(mu, jnp.asarray([[[1.0, 0.0]]]), 0.5)
-    assert float(beta) == pytest.approx(BETA_MAX, rel=1e-6)
+    assert float(beta) == pytest.approx(SHARP / 0.3, rel=1e-6)  # √(.9 · .1) is the deviation of Q
 
 
 def test_effective_share_ignores_a_shift_in_single_precision():

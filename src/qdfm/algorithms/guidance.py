@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 
 BETA_MAX = 1e6
+SHARP = 100.0  # standard deviations of Q beyond which a larger β only amplifies rounding
 
 
 def keep_supported(log_mu: jax.Array, share: float) -> jax.Array:
@@ -45,8 +46,13 @@ def share_of(log_mu: jax.Array, weights: jax.Array) -> jax.Array:
 def beta_for_share(log_mu: jax.Array, q: jax.Array, target: float) -> jax.Array:
     """The β at which the mean effective share over the rows falls to `target`; bisection on log β.
 
-    Where even a greedy choice keeps more than the target (one good action everywhere), β ends at BETA_MAX.
+    Where even a greedy choice keeps more than the target (one action everywhere), β ends at SHARP standard deviations
+    of Q under μ, which is greedy for all purposes and still above the rounding of Q.
     """
+    mu = jnp.exp(log_mu)
+    mean = jnp.einsum("btm,btm->bt", mu, q)[..., None]
+    spread = jnp.sqrt(jnp.mean(jnp.einsum("btm,btm->bt", mu, (q - mean) ** 2)))
+    largest = jnp.clip(SHARP / jnp.maximum(spread, 1 / BETA_MAX), 1 / BETA_MAX, BETA_MAX)
 
     def halve(_: int, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = bounds
@@ -54,6 +60,6 @@ def beta_for_share(log_mu: jax.Array, q: jax.Array, target: float) -> jax.Array:
         above = jnp.mean(effective_share(log_mu, q, jnp.exp(middle))) > target
         return jnp.where(above, middle, low), jnp.where(above, high, middle)
 
-    start = (jnp.asarray(jnp.log(1 / BETA_MAX), q.dtype), jnp.asarray(jnp.log(BETA_MAX), q.dtype))
+    start = (jnp.asarray(jnp.log(1 / BETA_MAX), q.dtype), jnp.log(largest).astype(q.dtype))
     low, high = jax.lax.fori_loop(0, 40, halve, start)
     return jnp.exp((low + high) / 2)

@@ -223,7 +223,8 @@ def guiding_values(
         return preferred_values(config, spec, net, observation, preference, support.actions)
     values = net.values(critic_context(config, spec, observation, preference), support.actions)
     worth = config.worth(spec, values, preference, observation)  # [E, B, T, M]
-    advantage = worth - jnp.sum(jnp.exp(support.log_mu) * worth, -1, keepdims=True)
+    # A contraction, because XLA's CPU compiler (jaxlib 0.10) gets the same sum of broadcast products wrong.
+    advantage = worth - jnp.einsum("btm,ebtm->ebt", jnp.exp(support.log_mu), worth)[..., None]
     return jnp.mean(advantage, 0) - config.caution * jnp.std(advantage, 0)
 
 

@@ -87,6 +87,14 @@ class Spec:
             row[: len(values)] = (2 * np.asarray(values) - high - low) / max(high - low, 1e-12)
         return table
 
+    @cached_property
+    def points(self) -> np.ndarray | None:
+        """Where one token chooses among whole actions, these actions `[K, dimensions]`, standardised."""
+        if not isinstance(self.actions, actions.Codebook):
+            return None
+        table = self.actions.table
+        return (table - table.mean(0)) / np.maximum(table.std(0), 1e-6)
+
     def normalise_observation(self, x: Any) -> Any:
         """Raw observations `[..., *shape]` as the networks see them; works on NumPy and JAX arrays."""
         norm = self.normalisation
