@@ -12,16 +12,16 @@ from made_up_cells import row, trained_cell
 
 from qdfm.algorithms import ALGORITHMS, BC, QDFM
 from qdfm.algorithms.guidedcritic import GuidedConfig
-from qdfm.data.actions import Bins, Discrete
+from qdfm.data.actions import Bins, Codebook
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.envs.mujoco import TASKS
 from qdfm.errors import QDFMError
 from qdfm.experiments import EXPERIMENTS, control, mujoco
 from qdfm.experiments.cells import Settings
-from qdfm.experiments.control import Coding, Size, near_best, shown, whole_returns
+from qdfm.experiments.control import Coding, Size, gain, near_best, shown, whole_returns
 from qdfm.experiments.mujoco import METHODS, QUICK_NAMES, STEPS, run, unguided
-from qdfm.experiments.mujoco_tables import BESIDE, PAPER, SEVEN, gain, headlines, tabulate
+from qdfm.experiments.mujoco_tables import BESIDE, PAPER, SEVEN, headlines, tabulate
 from qdfm.train import train
 
 HOPPER, WALKER = "hopper-medium", "walker2d-medium"
@@ -52,16 +52,19 @@ def test_no_findings_add_nothing(tmp_path):
 
 
 def test_all_methods_of_a_setting_have_equally_many_steps():
-    specs = {"codebook": Spec((11,), Discrete(256)), "tokens": Spec((11,), Bins(((-1.0, 0.0, 1.0),) * 3))}
+    specs = {
+        "codebook": Spec((11,), Codebook(((0.0, 1.0), (1.0, 0.0)))),
+        "tokens": Spec((11,), Bins(((-1.0, 0.0, 1.0),) * 3)),
+    }
     for setting, methods in METHODS.items():
         totals = {name: config.total_steps(specs[setting]) for name, config in methods.items()}
         shorter = totals.pop("QDFM-unguided", None)
         assert set(totals.values()) == {STEPS[setting]}
-        assert shorter in (None, 60_000)
+        assert shorter in (None, 135_000)
         assert {"QDFM", *SEVEN, *BESIDE} <= methods.keys()
         assert {config.name for config in methods.values()} == ALGORITHMS.keys()
-        guided = [c for name, c in methods.items() if isinstance(c, GuidedConfig) and name != "QDFM-unguided"]
-        for field in ("critic_steps", "beta", "beta_scale", "backup", "gamma"):
+        guided = [c.resolve(specs[setting]) for c in methods.values() if isinstance(c, GuidedConfig)]
+        for field in ("critic_steps", "beta", "beta_scale", "backup", "gamma", "critics", "pessimism", "layer_norm"):
             assert len({getattr(config, field) for config in guided}) == 1
     assert QUICK_NAMES["method"] == tuple(name for name in METHODS["tokens"] if name in QUICK_NAMES["method"])
     assert PAPER.keys() == {"QDFM", *SEVEN}
@@ -107,11 +110,11 @@ def test_the_mark_is_by_the_interval_of_the_best():
 def test_what_guidance_adds_is_judged_seed_by_seed():
     # Differences 4, 2, 0: mean 2, deviation 2, error 2/√3.
     cells = {"QDFM": trained_cell(HOPPER, [14, 22, 30]), "QDFM-unguided": trained_cell(HOPPER, [10, 20, 30])}
-    difference, error = gain({"methods": cells}, "sampled")
+    difference, error = gain(cells["QDFM"], cells["QDFM-unguided"], "sampled")
     assert difference == pytest.approx(2)
     assert error == pytest.approx(2 / math.sqrt(3))
     one = {name: trained_cell(HOPPER, [score]) for name, score in (("QDFM", 5), ("QDFM-unguided", 8))}
-    assert gain({"methods": one}, "greedy") == (-3, None)
+    assert gain(one["QDFM"], one["QDFM-unguided"], "greedy") == (-3, None)
     alone = tabulate({"tokens": {HOPPER: row(HOPPER, 10, QDFM=[5], QDFM_unguided=[8])}})[2]
     assert alone.rows[0][4:] == ["-3.0 ± –", "–", "50.0 %"]
 
@@ -176,8 +179,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     small: dict[str, Any] = {"batch_size": 8, "hidden": (8,)}
     flow = QDFM(warmup_steps=200, critic_steps=100, improve_steps=100, critics=1, **small)
     bc = BC(clone_steps=400, **small)
-    methods = {"codebook": {"QDFM": flow, "BC": bc}, "tokens": {"BC": bc}}
-    monkeypatch.setattr(mujoco, "METHODS", methods)
+    tokens = {"QDFM": flow, "QDFM-unguided": unguided(flow), "BC": bc}
+    monkeypatch.setattr(mujoco, "METHODS", {"codebook": {"QDFM": flow, "BC": bc}, "tokens": tokens})
+    monkeypatch.setattr(mujoco, "TOKENS_QDFM", flow)
     monkeypatch.setattr(mujoco, "CODINGS", {"codebook": Coding("codebook", 4), "tokens": Coding("bins", 3)})
     monkeypatch.setattr(mujoco, "QUICK", Size(transitions=300, episodes=2, share=0.01))
     monkeypatch.setattr(control, "FRESH", 100)
@@ -189,7 +193,10 @@ def test_a_tiny_run_and_its_pieces(tmp_path, tiny):
     run(settings)
     payload = json.loads((tmp_path / "results.json").read_text())
     assert payload["provenance"]["command"] == "qdfm reproduce mujoco --quick --seeds 2"
-    assert payload["provenance"]["steps"] == {"codebook": {"QDFM": 4, "BC": 4}, "tokens": {"BC": 4}}
+    assert payload["provenance"]["steps"] == {
+        "codebook": {"QDFM": 4, "BC": 4},
+        "tokens": {"QDFM": 4, "QDFM-unguided": 3, "BC": 4},
+    }
     found = payload["results"]
     cell = found["codebook"][HOPPER]["methods"]["QDFM"]
     assert cell["steps"] == {"warmup": 2, "critic": 1, "improve": 1}
@@ -210,5 +217,5 @@ def test_a_tiny_run_and_its_pieces(tmp_path, tiny):
     lines = (tmp_path / "cells.jsonl").read_text()
     run(replace(settings, resume=True, only=(HOPPER, "QDFM")))  # a piece of it is there already
     assert (tmp_path / "cells.jsonl").read_text() == lines
-    assert json.loads((tmp_path / "results.json").read_text())["results"].keys() == {"codebook"}
+    assert json.loads((tmp_path / "results.json").read_text())["results"].keys() == {"codebook", "tokens"}
     assert EXPERIMENTS["mujoco"].load() is run

@@ -18,6 +18,9 @@ from qdfm.data.spec import Spec
 class BoltzQ(ValueConfig):
     """π ∝ exp(βQ)."""
 
+    caution: float | None = 0.0
+    """As in QDFM; here values are taken as they are read."""
+
     name = "boltzq"
     about = "softmax of βQ over all legal actions"
 

@@ -34,9 +34,9 @@ class CriticConfig(Config):
     critic_hidden: tuple[int, ...] | None = None
     """Widths of the critic's hidden layers (None: as `hidden`)."""
     critics: int | None = None
-    """Size of the ensemble (None: 2 for one token, 4 for several)."""
+    """Size of the ensemble (None: 2 for one token, 4 for several; guided methods: 4 for continuous actions too)."""
     pessimism: str | None = None
-    """How the ensemble is read: min, mean or mean-std (None: min for one token, mean-std for several)."""
+    """How the ensemble is read: min, mean or mean-std (None: mean-std where there are 4 by default, else min)."""
     target_rate: float = 0.005
     """Rate at which the target network follows (SAC, IQL, BRAC: .005); value methods act by that network."""
     layer_norm: bool | None = None

@@ -18,6 +18,9 @@ from qdfm.data.spec import Spec
 class GreedyQ(ValueConfig):
     """argmax Q."""
 
+    caution: float | None = 0.0
+    """As in QDFM; here values are taken as they are read."""
+
     name = "greedyq"
     about = "argmax of the critic over all legal actions"
 

@@ -28,7 +28,6 @@ from qdfm.algorithms.critic import (
     vector_values,
 )
 from qdfm.algorithms.learner import Learner
-from qdfm.data.actions import Codebook
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
@@ -52,15 +51,15 @@ class GuidedConfig(CriticConfig):
     """Guidance strength, in the units that beta_scale says; 0: none, whatever the scale."""
     beta_scale: str | None = None
     """none: β as it is; mean_abs: divided by the data's mean |Q|; share: found so that share_target holds (None:
-    share for several tokens and for codebooks, else mean_abs)."""
+    share for several tokens and for continuous actions, else mean_abs)."""
     share_target: float = 0.6
     """Effective sample share that beta_scale="share" aims at."""
     caution: float | None = None
     """Standard deviations of the ensemble's advantages by which guidance discounts an action; 0: values as `pessimism`
-    reads them (None: 2 for several tokens and for codebooks, else 0)."""
+    reads them (None: 2 for several tokens and for continuous actions, else 0)."""
     backup: str | None = None
-    """boltzmann, soft, mean or max (None: max for the Chebyshev utility, mean for several tokens and codebooks,
-    else boltzmann)."""
+    """boltzmann, soft, mean or max (None: max for the Chebyshev utility, mean for several tokens and for
+    continuous actions, else boltzmann)."""
     backup_samples: int | None = None
     """Support actions drawn for a backup; 0 sums over all of them exactly (None: 0 where that is possible, else 2)."""
     support_share: float = 0.01
@@ -70,7 +69,7 @@ class GuidedConfig(CriticConfig):
 
     def resolve(self, spec: Spec) -> Self:
         """Fill in what depends on the number of tokens, and check the words."""
-        sturdy = spec.tokens > 1 or isinstance(spec.actions, Codebook)
+        sturdy = spec.tokens > 1 or spec.continuous
         filled: dict[str, Any] = {
             "backup": "max" if self.utility == "chebyshev" else "mean" if sturdy else "boltzmann",
             "backup_samples": 0,

@@ -67,7 +67,8 @@ class QDFM(GuidedConfig):
     """Gradient steps of the energy network, where there is one."""
 
     candidates: int = 1
-    """Actions to draw for a decision, of which the critic's best is taken; 1: the flow's own draw."""
+    """Actions to draw for a decision, of which the critic's best is taken (1: the flow's own draw; a greedy decision
+    draws none)."""
 
     name = "qdfm"
     about = "Q-weighted discrete flow matching"

@@ -76,6 +76,11 @@ class Spec:
         """The choices that exist at all, `[D, K]`."""
         return np.arange(self.num_choices) < np.asarray(self.choices)[:, None]
 
+    @property
+    def continuous(self) -> bool:
+        """Whether actions are quantities that were made tokens of."""
+        return isinstance(self.actions, actions.Bins | actions.Codebook)
+
     @cached_property
     def levels(self) -> np.ndarray | None:
         """Where the tokens are quantities, what their choices stand for, `[D, K]`: −1 the least, 1 the most."""
@@ -89,10 +94,10 @@ class Spec:
 
     @cached_property
     def points(self) -> np.ndarray | None:
-        """Where one token chooses among whole actions, these actions `[K, dimensions]`, standardised."""
-        if not isinstance(self.actions, actions.Codebook):
+        """Where one token chooses among quantities, these actions `[K, dimensions]`, standardised."""
+        if self.tokens > 1 or not self.continuous:
             return None
-        table = self.actions.table
+        table = self.actions.decode(np.arange(self.num_choices)[:, None])
         return (table - table.mean(0)) / np.maximum(table.std(0), 1e-6)
 
     def normalise_observation(self, x: Any) -> Any:

@@ -117,7 +117,7 @@ def run(settings: Settings) -> None:
         table.show()
     draw(settings.out, results)
     made = provenance(settings.command("ablations", len(seeds)), cells.used, seeds=list(seeds))
-    notes = settings.notes(NOTES, FINDINGS)
+    notes = settings.notes(NOTES, FINDINGS, SEEDS)
     found = results | ({"times": costs} if costs else {})
     write_report(settings.out, "Ablations on MuJoCo", made, found, tables, notes, headlines(results, costs))
 

@@ -28,9 +28,12 @@ class Settings:
     """Keep the cells that are already in the folder."""
     progress: bool = True
 
-    def notes(self, notes: str, findings: str) -> str:
-        """What stands above the tables: the notes, and what the experiment is known to show if all of it was run."""
-        part = self.quick or self.only or (self.seeds is not None and self.seeds < FULL_SEEDS)
+    def notes(self, notes: str, findings: str, full: int = FULL_SEEDS) -> str:
+        """What stands above the tables: the notes, and what the experiment is known to show if all of it was run.
+
+        `full` is the number of seeds that its findings speak of.
+        """
+        part = self.quick or self.only or (self.seeds is not None and self.seeds < full)
         return notes if part or not findings else f"{notes}\n\n{findings}"
 
     def chosen(self, what: str, known: Iterable[str], quick: tuple[str, ...] | None = None) -> tuple[str, ...]:

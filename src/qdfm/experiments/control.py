@@ -4,6 +4,7 @@ All data are rollouts of our own policies (`qdfm data make hopper-medium`), not 
 keeps the return of every episode, so that any table can be made of it again.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -15,11 +16,12 @@ import numpy as np
 from qdfm.agent import Agent
 from qdfm.algorithms import QDFM
 from qdfm.algorithms.base import Config
-from qdfm.collect.mujoco import collect_mujoco, replayed
+from qdfm.collect.mujoco import MILLION, collect_mujoco, replayed
 from qdfm.data.actions import quantisation_error
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import load_dataset
 from qdfm.envs.mujoco import TASKS, normalised
+from qdfm.errors import QDFMError
 from qdfm.evaluate import evaluate
 from qdfm.experiments.cells import Cells
 from qdfm.metrics import Summary, bootstrap_interval, summarise
@@ -56,8 +58,8 @@ class Coding:
 class Size:
     """How much is done for a cell."""
 
-    transitions: int | None = None
-    """Of the data (None: the local set, or a million)."""
+    transitions: int = MILLION
+    """Of the data."""
     episodes: int = 20
     """Per seed and way to play."""
     share: float = 1.0
@@ -86,10 +88,18 @@ class Place:
 
 
 @lru_cache(maxsize=2)
-def load(task: str, coding: Coding, transitions: int | None) -> Dataset:
-    """The data of a task with its actions as tokens."""
+def load(task: str, coding: Coding, transitions: int) -> Dataset:
+    """The data of a task with its actions as tokens; a million of them are kept as the task's Minari set."""
     kinds: dict[str, Any] = {coding.kind: coding.count}
-    return load_dataset(task, transitions=transitions, **kinds)
+    if transitions < MILLION:
+        return load_dataset(task, transitions=transitions, seed=0, **kinds)
+    data = load_dataset(task, **kinds)
+    if len(data) != transitions:
+        raise QDFMError(
+            f"The Minari set of {task} has {len(data):,} transitions where {transitions:,} are needed; "
+            f"make it anew: qdfm data make {task} --replace."
+        )
+    return data
 
 
 def whole_returns(data: Dataset) -> np.ndarray:
@@ -113,7 +123,7 @@ def behaviour(cells: Cells, place: Place) -> dict[str, Any]:
             "return": float(returns.mean()) if len(returns) else None,
             "quantisation_error": quantisation_error(space, fresh.action),
         }
-        return {"data": facts, "replayed": played(place.task, replayed(place.task, space, REPLAYED))}
+        return {"data": facts, "replayed": played(place.task, replayed(place.task, space, REPLAYED, FRESH_SEED))}
 
     return cells.get(place.described() | {"policy": "behaviour", "episodes": REPLAYED}, compute)
 
@@ -211,6 +221,12 @@ def shown(values: np.ndarray) -> str:
         return f"{values[0]:.1f}"
     low, high = bootstrap_interval(values)
     return f"{summarise(values):.1f} [{low:.1f}, {high:.1f}]"
+
+
+def gain(guided: dict[str, Any], base: dict[str, Any], how: str) -> tuple[float, float | None]:
+    """How much more one cell scores than another, and the standard error of the seeds' differences (None for one)."""
+    difference = summarise(scores(guided, how) - scores(base, how))
+    return difference.mean, difference.std / math.sqrt(difference.n) if difference.n > 1 else None
 
 
 def near_best(by_name: dict[str, np.ndarray], name: str, rivals: tuple[str, ...]) -> bool:

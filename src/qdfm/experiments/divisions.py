@@ -54,5 +54,5 @@ def run(settings: Settings) -> None:
         for coding, rows in results.items()
     }
     made_by = provenance(settings.command("divisions", len(seeds)), cells.used, seeds=list(seeds), steps=steps)
-    notes = settings.notes(NOTES, FINDINGS)
+    notes = settings.notes(NOTES, FINDINGS, SEEDS)
     write_report(settings.out, "Divisions of actions", made_by, results, tables, notes, headlines(results, COMPARED))

@@ -48,5 +48,5 @@ def run(settings: Settings) -> None:
         table.show()
     draw(settings.out, results, UNGUIDED)
     made = provenance(settings.command("guidance", len(seeds)), cells.used, seeds=list(seeds))
-    notes = settings.notes(NOTES, FINDINGS)
+    notes = settings.notes(NOTES, FINDINGS, SEEDS)
     write_report(settings.out, "Guidance strength", made, results, tables, notes, headlines(results, UNGUIDED))

@@ -1,12 +1,11 @@
 """The tables and the picture of `guidance`."""
 
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from qdfm.experiments.control import PLAYED, SOURCE, data_return, number, scores
+from qdfm.experiments.control import PLAYED, SOURCE, data_return, gain, number, scores
 from qdfm.experiments.report import Headline, Table
 from qdfm.metrics import summarise
 
@@ -20,22 +19,22 @@ NOTES = (
     "own rule, with c = 2); values: g is the mean of the critics' values less one standard deviation of these. "
     "share-x: one β for the whole data set, at which the mean effective sample share of the weights is x; "
     "100-per-mean: β = 100 divided by the data's mean |Q|. best-of-16: of 16 draws of the guided (or unguided) flow "
-    "the one with the largest g. Shown are normalised scores, mean ± sample deviation over seeds, and in brackets the "
-    "difference from the unguided flow of the same seed ± its standard error; bold where it is below zero by more "
-    "than that error."
+    "the one with the largest g, a way to sample that does not change a greedy decision. Shown are normalised scores, "
+    "mean ± sample deviation over seeds, and in brackets the difference from the unguided flow of the same seed ± its "
+    "standard error; bold where it is below zero by more than that error."
 )
 FINDINGS = ""  # of the full run
 
 
-def gain(row: dict[str, Any], rule: str, base: str, how: str) -> tuple[float, float]:
-    """A rule's score less that of the unguided flow, and the standard error of the seeds' differences."""
-    difference = summarise(scores(row["rules"][rule], how) - scores(row["rules"][base], how))
-    return difference.mean, difference.std / math.sqrt(difference.n)
+def gains(results: Results, rule: str, base: str, how: str) -> list[tuple[float, float | None]]:
+    """By data set: a rule's score less that of the unguided flow, and its standard error (None for one seed)."""
+    return [gain(row["rules"][rule], row["rules"][base], how) for row in results.values()]
 
 
-def harmless(results: Results, rule: str, base: str, how: str) -> int:
+def harmless(results: Results, rule: str, base: str, how: str) -> int | None:
     """On how many data sets a rule is not worse than the unguided flow beyond one standard error."""
-    return sum(found[0] >= -found[1] for row in results.values() for found in [gain(row, rule, base, how)])
+    found = [(change, error) for change, error in gains(results, rule, base, how) if error is not None]
+    return sum(change >= -error for change, error in found) if len(found) == len(results) else None
 
 
 def tabulate(results: Results, base: str) -> list[Table]:
@@ -51,17 +50,15 @@ def _scores(results: Results, base: str, how: str) -> Table:
     table = Table(f"{how}: normalised score", ("", *results, "mean", "not worse"))
     rules = _rules(results)
     for rule in rules:
-        line = []
-        for row in results.values():
-            text = f"{summarise(scores(row['rules'][rule], how)):.1f}"
-            if rule != base and base in rules:
-                difference, error = gain(row, rule, base, how)
-                change = f"{difference:+.1f} ± {error:.1f}"
-                text += f" (**{change}**)" if difference < -error else f" ({change})"
-            line.append(text)
+        line = [f"{summarise(scores(row['rules'][rule], how)):.1f}" for row in results.values()]
+        verdict = ""
+        if rule != base and base in rules:
+            for i, (difference, error) in enumerate(gains(results, rule, base, how)):
+                change = f"{difference:+.1f} ± {number(error)}"
+                line[i] += f" (**{change}**)" if error is not None and difference < -error else f" ({change})"
+            count = harmless(results, rule, base, how)
+            verdict = "–" if count is None else f"{count} of {len(results)}"
         mean = np.mean([scores(row["rules"][rule], how).mean() for row in results.values()])
-        counted = rule != base and base in rules
-        verdict = f"{harmless(results, rule, base, how)} of {len(results)}" if counted else ""
         table.add(rule, *line, f"{mean:.1f}", verdict)
     for label, found in (
         ("behaviour, data", [data_return(row["behaviour"], task) for task, row in results.items()]),
@@ -80,9 +77,9 @@ def headlines(results: Results, base: str) -> list[Headline]:
         for rule in rules:
             mean = np.mean([scores(row["rules"][rule], how).mean() for row in results.values()])
             lines.append(Headline(f"{rule}, {how}: mean score", float(mean)))
-            if rule != base and base in rules:
-                what = f"{rule}, {how}: not worse than unguided, of {len(results)} data sets"
-                lines.append(Headline(what, harmless(results, rule, base, how)))
+            count = harmless(results, rule, base, how) if rule != base and base in rules else None
+            if count is not None:
+                lines.append(Headline(f"{rule}, {how}: not worse than unguided, of {len(results)} data sets", count))
     return lines
 
 
@@ -96,9 +93,9 @@ def draw(folder: Path, results: Results, base: str) -> None:
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     for axes, how in zip(figure.subplots(1, len(PLAYED), sharey=True), PLAYED, strict=True):
         for shift, rule in zip(np.linspace(-0.35, 0.35, len(rules)), rules, strict=True):
-            found = np.array([gain(row, rule, base, how) for row in results.values()])
+            found = [(change, error or 0.0) for change, error in gains(results, rule, base, how)]
             at = np.arange(len(found)) + shift
-            axes.errorbar(at, found[:, 0], found[:, 1], fmt="o", markersize=4, label=rule)
+            axes.errorbar(at, *np.transpose(found), fmt="o", markersize=4, label=rule)
         axes.axhline(0, color="black", linewidth=0.8)
         axes.set_xticks(range(len(results)), list(results), rotation=30, ha="right")
         axes.set_title(how)

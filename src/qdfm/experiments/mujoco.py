@@ -2,7 +2,7 @@
 
 Two settings. `codebook` is the paper's: the nearest of 256 joint actions, one token. `tokens` is ours: one token per
 dimension. Within a setting all methods have the same data, networks of the same width and equally many gradient steps;
-only QDFM without guidance stops after its warm-up, because it is the same run without the rest.
+only QDFM without guidance stops before its last phase, because it is the same run without that.
 """
 
 from dataclasses import replace
@@ -31,8 +31,8 @@ def qdfm(steps: int, shares: tuple[float, float, float] = (0.15, 0.5, 0.35), **c
 
 
 def unguided(config: QDFM) -> QDFM:
-    """The same run without guidance: it ends with the warm-up, since the critic does not touch the flow."""
-    return replace(config, critic_steps=0, improve_steps=0)
+    """The same run without guidance: the critic does not touch the flow, which is that of the warm-up."""
+    return replace(config, improve_steps=0)
 
 
 def baselines(steps: int, **networks: Any) -> dict[str, Config]:

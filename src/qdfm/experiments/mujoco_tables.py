@@ -1,6 +1,5 @@
 """The tables of `mujoco`: scores by setting and way to play, guidance against none, and what training cost."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,7 @@ from qdfm.experiments.control import (
     PLAYED,
     SOURCE,
     data_return,
+    gain,
     near_best,
     number,
     scores,
@@ -16,7 +16,6 @@ from qdfm.experiments.control import (
     total_steps,
 )
 from qdfm.experiments.report import Headline, Table
-from qdfm.metrics import summarise
 
 # By setting and task: the cell of the behaviour, and under "methods" those of the methods.
 Results = dict[str, dict[str, dict[str, Any]]]
@@ -49,9 +48,11 @@ NOTES = (
     "•: not below the interval of the best (for the codebook, the best of QDFM and the paper's seven baselines; BC, "
     "BoltzBC and IQL stand beside). Mean: over the data sets, seed by seed. The paper's rows are its figures after "
     "1,000,000 steps; ours have the steps that the last table shows, equally many within a setting. Sampled: each "
-    "method's own policy; greedy: its most likely action. BCQ and GreedyQ have only one way to play.\n\n"
-    "Unguided: the warm-up flow alone, the same run as the guided one up to there, so that their difference is taken "
-    "seed by seed; its standard error is that of these differences."
+    "method's own policy; greedy: its most likely action. BCQ and GreedyQ have only one way to play, and best-of-n is "
+    "a way to sample, so that its greedy row is QDFM's. QDFM, BoltzBC, GreedyQ and BoltzQ share one kind of critic "
+    "(four networks, layer norm, read as mean − std); the others have their own.\n\n"
+    "Unguided: the flow before the last phase, the same run as the guided one up to there, so that their difference "
+    "is taken seed by seed; its standard error is that of these differences."
 )
 FINDINGS = ""  # of the full run
 
@@ -120,21 +121,14 @@ def _both(row: dict[str, Any]) -> bool:
     return {"QDFM", "QDFM-unguided"} <= row["methods"].keys()
 
 
-def gain(row: dict[str, Any], how: str) -> tuple[float, float | None]:
-    """Guided − unguided and the standard error of the difference, from the seeds' own differences (None for one)."""
-    methods = row["methods"]
-    difference = summarise(scores(methods["QDFM"], how) - scores(methods["QDFM-unguided"], how))
-    return difference.mean, difference.std / math.sqrt(difference.n) if difference.n > 1 else None
-
-
 def _guidance(setting: str, rows: dict[str, dict[str, Any]]) -> Table:
     columns = ("data", "played", "unguided", "guided", "guided − unguided", "not worse beyond one error", "of replayed")
     table = Table(f"{setting}: what guidance adds", columns)
     for task, row in rows.items():
-        replayed = row["behaviour"]["replayed"]["score"]
+        replayed, methods = row["behaviour"]["replayed"]["score"], row["methods"]
         for how in PLAYED:
-            difference, error = gain(row, how)
-            guided = scores(row["methods"]["QDFM"], how)
+            difference, error = gain(methods["QDFM"], methods["QDFM-unguided"], how)
+            guided = scores(methods["QDFM"], how)
             verdict = "–" if error is None else "yes" if difference >= -error else "no"
             share = f"{100 * guided.mean() / replayed:.1f} %" if replayed > 0 else "–"
             without = shown(scores(row["methods"]["QDFM-unguided"], how))
@@ -169,7 +163,10 @@ def headlines(results: Results) -> list[Headline]:
             lines += _standings(setting, rows)
         for task, row in rows.items():
             if _both(row):
-                lines += [Headline(f"{setting}, {task}: guided − unguided, {how}", gain(row, how)[0]) for how in PLAYED]
+                both = row["methods"]["QDFM"], row["methods"]["QDFM-unguided"]
+                lines += [
+                    Headline(f"{setting}, {task}: guided − unguided, {how}", gain(*both, how)[0]) for how in PLAYED
+                ]
     return lines
 
 

@@ -18,6 +18,8 @@ import numpy as np
 from qdfm.agent import Agent
 from qdfm.algorithms import QDFM
 from qdfm.algorithms.base import Config
+from qdfm.collect.mujoco import MILLION
+from qdfm.data.actions import Codebook
 from qdfm.data.dataset import Dataset
 from qdfm.experiments.cells import FULL_SEEDS, Cells, Settings
 from qdfm.experiments.control import Coding, load
@@ -36,8 +38,8 @@ WARM = 3  # scans before the timed ones: until a state has passed through its pr
 class Scale:
     """How much is timed."""
 
-    transitions: int | None = None
-    """Of the data (None: the local set, or a million)."""
+    transitions: int = MILLION
+    """Of the data."""
     choices: int = 256
     """Of the codebook."""
     seeds: int = FULL_SEEDS
@@ -186,9 +188,11 @@ def noise(rows: int, actions: int, size: int = 11) -> Dataset:
     """Transitions of Hopper's shape that mean nothing."""
     rng = np.random.default_rng(0)
     seen, then = rng.standard_normal((2, rows, size), np.float32)
-    action = rng.integers(actions, size=rows)
+    centres = rng.uniform(-1, 1, (actions, 3)).astype(np.float32)
+    book = Codebook(tuple(tuple(float(v) for v in centre) for centre in centres))
+    action = centres[rng.integers(actions, size=rows)]
     ended = np.arange(rows) % 1000 == 999
-    return Dataset.from_arrays(seen, action, rng.random(rows), then, ended, num_actions=actions)
+    return Dataset.from_arrays(seen, action, rng.random(rows), then, ended, actions=book)
 
 
 def phase_rates(config: Config, dataset: Dataset, seeds: int, scale: Scale) -> dict[str, dict[str, float]]:
