@@ -157,6 +157,7 @@ def test_every_switch_of_qdfm_trains_on_one_token(changes):
     [
         {"rates": "softplus", "loss": "kl", "steps": 4, "source": "uniform"},
         {"endpoints": "model", "samples": 4, "renew_every": 5, "source": "uniform", "steps": 4},
+        {"endpoints": "data", "samples": 4},
         {"rates": "energy"},
         {"rates": "diffuse", "loss": "kl"},
         {"objective": "literal", "samples": 4, "backup": "boltzmann", "critics": 2, "pessimism": "min"},

@@ -117,6 +117,22 @@ def test_cached_weights_are_those_of_the_rows(data, preference):
     np.testing.assert_allclose(cached.weights[rows], w / w.sum(-1, keepdims=True), rtol=1e-4)
 
 
+def test_weights_of_logged_actions_are_those_of_the_rows(data):
+    config = replace(TINY, endpoints="data", beta=3.0, beta_scale="none").resolve(data.spec)
+    phases, normal = Phases(config, data.spec), data.normalised()
+    state = phases.init(jax.random.key(0))
+    cached = jax.jit(phases.cache)(state, normal, jax.random.key(1))
+    assert cached.weights.shape == (300, 1)
+    rows = np.array([0, 17, 299])
+    both = np.concatenate([cached.actions[rows], np.asarray(data.action)[rows, None]], 1)
+    values = state.critic.learner.average.values(jnp.asarray(normal.observation)[rows], jnp.asarray(both))
+    each = np.asarray(values[:, :, 0, :, 0], np.float64)  # [E, rows, M + 1]
+    advantage = each - each[..., :-1].mean(-1, keepdims=True)
+    w = np.exp(3 * (advantage.mean(0) - 2 * advantage.std(0)))
+    expected = np.minimum(w[:, -1] / w[:, :-1].mean(-1), 20)
+    np.testing.assert_allclose(cached.weights[rows, 0], expected, rtol=1e-4)
+
+
 def test_several_objectives_leave_the_weights_to_the_batch():
     rng = np.random.default_rng(0)
     seen = rng.standard_normal((40, 2))

@@ -37,10 +37,11 @@ BASE = qdfm.QDFM(
     "changes",
     [
         {},
+        {"endpoints": "data", "warmup_steps": 1_000, "improve_steps": 6_000},
         {"steps": 20, "behaviour": "network"},
         {"steps": 20, "behaviour": "network", "rates": "softplus", "loss": "l2", "improve_steps": 9_000},
     ],
-    ids=["posterior, one step", "posterior, 20 steps", "softplus, 20 steps"],
+    ids=["posterior, one step", "logged endpoints", "posterior, 20 steps", "softplus, 20 steps"],
 )
 def test_a_trained_flow_has_the_boltzmann_law(changes):
     world = table()

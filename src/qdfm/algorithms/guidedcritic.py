@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import logsumexp
 
 from qdfm.algorithms import guidance
 from qdfm.algorithms.base import Metrics, check_choice
@@ -36,6 +37,7 @@ from qdfm.nets import Critic
 
 STURDY = {"critics": 4, "pessimism": "mean-std", "layer_norm": True}  # where the critic is all that can fail
 BETA_ROWS = 4096  # rows on which β is fitted to the finished critic
+RATIO_MAX = 20.0  # weight of a logged action, so that no single row decides a step
 AUGMENTED = 0.01  # weight of the summed shortfalls in the Chebyshev utility
 BETA_MEMORY = 0.99  # decay of the running scale of β during the critic phase
 BETA_RATE = 0.1  # at which log β follows the excess of the effective share over its target, in the same phase
@@ -225,6 +227,26 @@ def guiding_values(
     # A contraction, because XLA's CPU compiler (jaxlib 0.10) gets the same sum of broadcast products wrong.
     advantage = worth - jnp.einsum("btm,ebtm->ebt", jnp.exp(support.log_mu), worth)[..., None]
     return jnp.mean(advantage, 0) - config.caution * jnp.std(advantage, 0)
+
+
+def ratio_to_behaviour(
+    config: GuidedConfig, spec: Spec, state: CriticState, observation: jax.Array, preference: jax.Array,
+    support: Support, action: jax.Array,
+) -> jax.Array:  # fmt: skip
+    """exp(βQ(s, a)) / E_μ̂ exp(βQ(s, ·)) `[B, 1]` of logged joint actions `[B, D]`, at most RATIO_MAX.
+
+    Logged actions are draws of the behaviour itself, so that with these weights a policy tends to μ·exp(βQ)/C for the
+    true μ, and goes on learning it.
+    """
+    every = support
+    if support.actions is not None:  # the logged action is valued beside the candidates, and weighs nothing among them
+        none = jnp.full_like(support.log_mu[..., :1], -jnp.inf)
+        both = jnp.concatenate([support.actions, action[:, None]], 1)
+        every = Support(jnp.concatenate([support.log_mu, none], -1), both)
+    q = state.beta * guiding_values(config, spec, state.learner.average, observation, preference, every)[:, 0]  # [B, M]
+    taken = jnp.take_along_axis(q, action, -1) if support.actions is None else q[:, -1:]
+    log_ratio = taken - logsumexp(every.log_mu[:, 0] + q, -1, keepdims=True)
+    return jnp.exp(jnp.minimum(log_ratio, jnp.log(RATIO_MAX)))
 
 
 def support_of(config: GuidedConfig, key: jax.Array, log_mu: jax.Array, samples: int) -> Support:

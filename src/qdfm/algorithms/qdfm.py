@@ -56,7 +56,8 @@ class QDFM(GuidedConfig):
     act_start: str = "source"
     """A0 when acting: source or behaviour (drawn from μ̂, paper)."""
     endpoints: str | None = None
-    """enumerated, behaviour or model (paper). None: enumerated for one token of up to 1024 choices, else behaviour."""
+    """enumerated, behaviour, data (the logged actions, weighted by exp(βQ)/C) or model (paper). None: enumerated for
+    one token of up to 1024 choices, else behaviour."""
     samples: int = 32
     """M, endpoints per state where they are drawn."""
     renew_every: int = 1000
@@ -108,7 +109,7 @@ class QDFM(GuidedConfig):
             ("warmup_endpoint", ("data", "behaviour")),
             ("improve_start", ("source", "data")),
             ("act_start", ("source", "behaviour")),
-            ("endpoints", ("enumerated", "behaviour", "model")),
+            ("endpoints", ("enumerated", "behaviour", "data", "model")),
             ("guidance", ("direct", "energy")),
         ):
             check_choice(config, field, known)
@@ -125,8 +126,9 @@ class QDFM(GuidedConfig):
                 'warmup_endpoint and act_start "behaviour" need behaviour="network"',
             ),
             (
-                config.guidance == "energy" and config.endpoints == "model",
-                'the energy network weighs endpoints of the behaviour; endpoints="model" needs guidance="direct"',
+                config.guidance == "energy" and config.endpoints in ("data", "model"),
+                f'the energy network weighs endpoints of the behaviour; endpoints="{config.endpoints}" needs '
+                'guidance="direct"',
             ),
             (config.source == "mask" and config.act_start == "behaviour", 'the mask source needs act_start="source"'),
             (

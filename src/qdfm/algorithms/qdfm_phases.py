@@ -22,6 +22,7 @@ from qdfm.algorithms.guidedcritic import (
     first_beta,
     fit_beta,
     guiding_values,
+    ratio_to_behaviour,
     support_of,
     update_critic,
 )
@@ -61,7 +62,7 @@ class Endpoints(NamedTuple):
 
 class Cached(NamedTuple):
     """What is known of every row before phase 3: support actions `[n, M, D]` and, where one preference is followed,
-    their weights `[n, M]`; critic and behaviour are frozen by then."""
+    their weights `[n, M]` or that of the logged action `[n, 1]`; critic and behaviour are frozen by then."""
 
     actions: jax.Array
     weights: jax.Array | None
@@ -133,10 +134,13 @@ class Phases:
             mu = jnp.exp(log_softmax_of(self.spec, state.behaviour.average, batch.observation, preference, batch.mask))
             a1 = inverse_cdf(jax.random.uniform(end, (*a1.shape, 1)), mu)[..., 0]
         a0 = self.policy.start(jax.random.uniform(start, a1.shape), legal)
-        endpoints = Endpoints(None, one_hot(a1, self.spec.num_choices))
-        if not self.single:
-            endpoints = Endpoints(a1[:, None], jnp.ones((len(batch), 1)))
-        return self.fit(state, batch, preference, legal, a0, endpoints, path)
+        return self.fit(state, batch, preference, legal, a0, self.certain(a1), path)
+
+    def certain(self, a1: jax.Array) -> Endpoints:
+        """One endpoint `[B, D]` for each row."""
+        if self.single:
+            return Endpoints(None, one_hot(a1, self.spec.num_choices))
+        return Endpoints(a1[:, None], jnp.ones((len(a1), 1)))
 
     # Phase 2
 
@@ -189,7 +193,7 @@ class Phases:
             return drawn_support(self.draw(state.proposal, state, x, batch, preference, key))
         if self.single:
             log_mu = self.log_mu(state, batch.observation, preference, batch.mask)
-            return support_of(config, key, log_mu, 0 if config.endpoints == "enumerated" else config.samples)
+            return support_of(config, key, log_mu, config.samples if config.endpoints == "behaviour" else 0)
         x = context(self.spec, batch.observation, preference)
         return drawn_support(self.draw(state.behaviour, state, x, batch, preference, key))
 
@@ -220,16 +224,35 @@ class Phases:
             beta, q = jnp.float32(1), energies(self.spec, energy.average, observation, preference, support.actions)
         return guidance.tilt(support.log_mu, q, beta)
 
+    def towards_data(
+        self, state: State, index: jax.Array, batch: Dataset, preference: jax.Array, key: jax.Array,
+        cache: Cached | None,
+    ) -> tuple[Endpoints, jax.Array, jax.Array]:  # fmt: skip
+        """The logged actions as endpoints, the weight of each row `[B]`, and the effective share of these."""
+        if cache is not None and cache.weights is not None:
+            weight = cache.weights[index]
+        else:
+            support = self.candidates(state, index, batch, preference, key, cache)
+            at = (batch.observation, preference, support, batch.action)
+            weight = ratio_to_behaviour(self.config, self.spec, state.critic, *at)
+        weight = jax.lax.stop_gradient(weight)
+        return self.certain(batch.action), weight[:, 0], jnp.mean(weight) ** 2 / jnp.mean(weight**2)
+
+    def candidates(
+        self, state: State, index: jax.Array, batch: Dataset, preference: jax.Array, key: jax.Array,
+        cache: Cached | None,
+    ) -> Support:  # fmt: skip
+        """The candidates at a batch, from the cache where there is one."""
+        if cache is None:
+            return self.support(state, batch, preference, key)
+        return drawn_support(cache.actions[index].astype(jnp.int32))
+
     def weighted(
         self, state: State, index: jax.Array, batch: Dataset, preference: jax.Array, key: jax.Array,
         cache: Cached | None, energy: Learner | None,
     ) -> tuple[Support, jax.Array, jax.Array]:  # fmt: skip
         """Candidates at a batch, their weights `[B, 1, M]` and the mean effective share of these."""
-        support = (
-            self.support(state, batch, preference, key)
-            if cache is None
-            else drawn_support(cache.actions[index].astype(jnp.int32))
-        )
+        support = self.candidates(state, index, batch, preference, key, cache)
         if cache is None or cache.weights is None:
             weights = self.weigh(state, batch.observation, preference, support, energy)
         else:
@@ -257,12 +280,16 @@ class Phases:
         if config.endpoints == "model":
             proposal = jax.tree.map(lambda new, old: jnp.where(renew, new, old), state.flow.average, state.proposal)
             state = replace(state, proposal=proposal)
-        support, weights, share = self.weighted(state, index, batch, preference, draws, cache, state.energy)
+        row_weight = None
+        if config.endpoints == "data":
+            endpoints, row_weight, share = self.towards_data(state, index, batch, preference, draws, cache)
+        else:
+            support, weights, share = self.weighted(state, index, batch, preference, draws, cache, state.energy)
+            endpoints = Endpoints(support.actions, weights if support.actions is None else weights[:, 0])
         a0 = batch.action
         if config.improve_start == "source":
             a0 = self.policy.start(jax.random.uniform(start, a0.shape), legal)
-        endpoints = Endpoints(support.actions, weights if support.actions is None else weights[:, 0])
-        state, metrics = self.fit(state, batch, preference, legal, a0, endpoints, path)
+        state, metrics = self.fit(state, batch, preference, legal, a0, endpoints, path, row_weight)
         metrics |= {"effective_share": share, "beta": state.critic.beta}
         if config.endpoints == "model":  # the fixed point after k renewals is μ·exp(kβQ)
             metrics["renewals"] = (state.step // config.renew_every + 1).astype(jnp.float32)
@@ -275,14 +302,15 @@ class Phases:
 
     def fit(
         self, state: State, batch: Dataset, preference: jax.Array, legal: jax.Array, a0: jax.Array,
-        endpoints: Endpoints, key: jax.Array,
+        endpoints: Endpoints, key: jax.Array, row_weight: jax.Array | None = None,
     ) -> tuple[State, Metrics]:  # fmt: skip
-        """One gradient step of the flow towards weighted endpoints."""
+        """One gradient step of the flow towards weighted endpoints, the rows weighted too where they are."""
         config = self.config
         x = context(self.spec, batch.observation, preference)
 
         def loss(net: RateNet) -> jax.Array:
-            return jnp.mean(self.objective(self.policy.scores(net, x), a0, endpoints, legal, key))
+            each = self.objective(self.policy.scores(net, x), a0, endpoints, legal, key)
+            return jnp.mean(each if row_weight is None else row_weight * each)
 
         value, gradient = jax.value_and_grad(loss)(state.flow.net)
         flow, norm = learner.descend(state.flow, gradient, config.learning_rate, config.ema)
@@ -334,8 +362,11 @@ class Phases:
 
         def weigh(rows: jax.Array, key: jax.Array) -> jax.Array:
             preference = draw_preference(self.config, self.spec, key, len(rows))  # the only one there is
-            support = drawn_support(actions[rows].astype(jnp.int32))
-            return self.weigh(state, dataset.observation[rows], preference, support, energy)[:, 0]
+            support, seen = drawn_support(actions[rows].astype(jnp.int32)), dataset.observation[rows]
+            if self.config.endpoints == "data":
+                at = (seen, preference, support, dataset.action[rows])
+                return ratio_to_behaviour(self.config, self.spec, state.critic, *at)
+            return self.weigh(state, seen, preference, support, energy)[:, 0]
 
         return Cached(actions, by_blocks(weigh, len(dataset), key))
 

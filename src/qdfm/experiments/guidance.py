@@ -23,6 +23,8 @@ RULES: dict[str, QDFM] = {
     "caution-2-share-.35": replace(TOKENS_QDFM, share_target=0.35),
     "caution-2-share-.8": replace(TOKENS_QDFM, share_target=0.8),
     "caution-4-share-.35": replace(TOKENS_QDFM, caution=4.0, share_target=0.35),
+    "logged-share-.6": replace(TOKENS_QDFM, endpoints="data"),
+    "logged-share-.35": replace(TOKENS_QDFM, endpoints="data", share_target=0.35),
     "values-share-.6": replace(TOKENS_QDFM, caution=0.0),
     "values-100-per-mean": replace(TOKENS_QDFM, caution=0.0, beta=100.0, beta_scale="mean_abs"),
     "best-of-16": replace(TOKENS_QDFM, candidates=CANDIDATES),
