@@ -45,6 +45,7 @@ def registries() -> Iterator[None]:
 def test_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch, registries):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("QDFM_DATA", raising=False)
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     namespace = {"__name__": "__main__"}
     for language, text, line in blocks(page):
         if language == "python":
