@@ -97,7 +97,8 @@ class Bins:
     def encode(self, actions: np.ndarray) -> np.ndarray:
         """Actions `[n, D]` as tokens `[n, D]`."""
         rows = continuous(actions, len(self.values))
-        between = [np.convolve(v, (0.5, 0.5), "valid") for v in self.values]  # where the nearest value changes
+        values = [np.asarray(v) for v in self.values]
+        between = [(v[1:] + v[:-1]) / 2 for v in values]  # where the nearest value changes; nowhere if there is one
         return np.stack([np.searchsorted(m, rows[:, d]) for d, m in enumerate(between)], 1).astype(np.int32)
 
     def decode(self, tokens: np.ndarray) -> np.ndarray:
