@@ -87,6 +87,8 @@ def test_the_quantisation_error_of_uniform_noise():
     ("make", "sentence"),
     [
         (lambda: Bins.fit(ROWS, 1), "give at least 2"),
+        (lambda: Codebook.fit(ROWS, 0), "0 actions of a codebook say nothing; give at least 2"),
+        (lambda: Codebook.fit(ROWS, -3), "give at least 2"),
         (lambda: Bins.fit(ROWS, 5, "quantiles"), "did you mean 'quantile'"),
         (lambda: Bins.fit(ROWS[:, 0], 5), r"shape \(400,\); give numbers \[n, dimensions\]"),
         (lambda: Bins.fit(np.where(ROWS > 0.9, np.nan, ROWS), 5), "action is NaN or infinite in row"),

@@ -119,6 +119,8 @@ class Codebook:
         from scipy.cluster.vq import kmeans2
 
         points, rng = continuous(actions), np.random.default_rng(seed)
+        if count < 2:
+            raise QDFMError(f"{count} actions of a codebook say nothing; give at least 2.")
         distinct = np.unique(points, axis=0)
         if len(distinct) <= count:
             return cls(tuple(tuple(float(v) for v in row) for row in distinct))
