@@ -52,7 +52,8 @@ class DataArguments:
     num_actions: tuple[int, ...] | None = None
     """Number of actions where the data does not show all of them, one number per part."""
     bins: int | None = None
-    """Continuous actions: so many values per dimension (default of the MuJoCo tasks: 41)."""
+    """Continuous actions of a file, a Minari set or a MuJoCo task: so many values per dimension (default of the MuJoCo
+    tasks: 41)."""
     codebook: int | None = None
     """Continuous actions: the nearest of so many whole actions, instead of bins."""
     transitions: int | None = None

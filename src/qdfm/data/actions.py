@@ -213,7 +213,7 @@ def integral(actions: np.ndarray) -> np.ndarray:
     bad = np.flatnonzero(~good.all(axis=tuple(range(1, array.ndim))))
     if bad.size:
         raise QDFMError(
-            f"action is not a whole number in row {bad[0]}; give whole numbers from 0, or say "
-            "how to discretise: actions=qdfm.Bins.fit(action, 21)."
+            f"action is not a whole number in row {bad[0]}; give whole numbers from 0, or say how to discretise: "
+            "bins=21 (--bins 21) of a file, actions=qdfm.Bins.fit(action, 21) of arrays."
         )
     return array.astype(np.int32)

@@ -227,9 +227,13 @@ def action_tokens(space: spaces.Space, trained: ActionSpace | None = None) -> Ac
             )
         return trained
     if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        raise QDFMError(
-            f"The action space {space} is neither Discrete nor MultiDiscrete; discretise the actions first."
+        remedy = (
+            "take data with continuous actions, which bins or codebook discretise: a MuJoCo task such as "
+            "hopper-medium, a Minari set or a file"
+            if trained is None
+            else "evaluate the agent where its data came from"
         )
+        raise QDFMError(f"The action space {space} is neither Discrete nor MultiDiscrete; {remedy}.")
     if np.any(space.start):
         raise QDFMError(f"The action space {space} does not count from 0; wrap the environment so it does.")
     if isinstance(space, spaces.Discrete):
