@@ -51,6 +51,11 @@ def test_options_that_do_not_concern_a_source(hopper, capsys):
     for option in ("bins", "codebook", "transitions"):
         said = refusal(capsys, "data", "inspect", "multigoal-2", f"--{option}", "5")
         assert f"{option} does not concern multigoal-2" in said
+    for source in ("hopper-medium", "qdfm/hopper/medium-v0", "multigoal-2", "CartPole-v1"):
+        said = refusal(capsys, "data", "inspect", source, "--columns.reward", "foo")
+        assert f"columns does not concern {source}; leave it out" in said
+        said = refusal(capsys, "data", "inspect", source, "--num-actions", "7")
+        assert f"num_actions does not concern {source}; leave it out" in said
     both = refusal(capsys, "train", "hopper-medium", *CLONE, "--bins", "5", "--codebook", "5")
     assert "two ways to discretise" in both
 

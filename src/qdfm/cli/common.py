@@ -9,7 +9,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from qdfm.data.dataset import Dataset
-from qdfm.data.sources import GENERATORS, load_dataset
+from qdfm.data.sources import load_dataset
 from qdfm.data.tables import Columns
 from qdfm.errors import QDFMError
 from qdfm.train import trained_task
@@ -64,7 +64,7 @@ class DataArguments:
         sizes = self.num_actions
         return load_dataset(
             source,
-            columns=None if source in GENERATORS or self.columns == Columns() else self.columns,
+            columns=None if self.columns == Columns() else self.columns,
             num_actions=sizes[0] if sizes is not None and len(sizes) == 1 else sizes,
             normalise=normalise,
             bins=self.bins,

@@ -120,9 +120,9 @@ def load_dataset(
 
     A relative path that does not exist here is looked for under the folder that the environment variable
     QDFM_DATA names. `columns` names the columns of a table; `num_actions` and `normalise` are those of
-    `Dataset.from_arrays` and concern outside data, because built-in data knows both. Continuous actions of a file, a
-    Minari set or a MuJoCo task become so many `bins` per dimension, or the nearest of so many actions of a `codebook`.
-    A Gymnasium or MO-Gymnasium id with discrete actions gives the random behaviour of `collect_gymnasium(id)`.
+    `Dataset.from_arrays`; the first is for files, the second for files, Minari sets and MuJoCo tasks. Continuous
+    actions of these become so many `bins` per dimension, or the nearest of so many actions of a `codebook`. A Gymnasium
+    or MO-Gymnasium id with discrete actions gives the random behaviour of `collect_gymnasium(id)`.
 
     `transitions` are the first of a Minari set, or those that are collected in a Gymnasium id or a MuJoCo task, with
     `seed`. A MuJoCo task is read from its Minari set (`qdfm data make` writes it); without `transitions` and without
@@ -136,10 +136,13 @@ def load_dataset(
             "num_actions counts discrete actions, bins and codebook make them of continuous ones; give one."
         )
     name, path = str(name_or_path), Path(name_or_path).expanduser()
-    options = {"bins": bins, "codebook": codebook, "transitions": transitions, "seed": seed}
+    options = {
+        "columns": columns, "num_actions": num_actions, "bins": bins, "codebook": codebook, "transitions": transitions,
+        "seed": seed,
+    }  # fmt: skip
     given = {option: value for option, value in options.items() if value is not None}
     if is_file(name_or_path):
-        _only(given, name, "bins", "codebook")
+        _only(given, name, "columns", "num_actions", "bins", "codebook")
         found = _find(path)
         if path.suffix.lower() != ".npz":
             return read_table(found, columns, num_actions, normalise, actions)
@@ -161,7 +164,7 @@ def load_dataset(
     return collected("task or data file", name, **given)
 
 
-def _only(given: dict[str, int], name: str, *allowed: str) -> None:
+def _only(given: dict[str, Any], name: str, *allowed: str) -> None:
     """Refuse an option that means nothing to a source."""
     for option in given:
         if option not in allowed:
