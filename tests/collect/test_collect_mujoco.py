@@ -16,7 +16,8 @@ from qdfm.collect.actor import POLICIES, Actor, write_actor
 from qdfm.collect.mujoco import Trajectories, collect_mujoco, make_minari, replayed, whole_returns
 from qdfm.data.actions import Bins
 from qdfm.data.sources import DEFAULT_BINS
-from qdfm.envs.mujoco import TASKS, make_mujoco, normalised
+from qdfm.envs.gymnasium import make
+from qdfm.envs.mujoco import TASKS, make_plain, normalised
 from qdfm.errors import QDFMError
 
 HOPPER = "hopper-medium"
@@ -65,7 +66,7 @@ def test_an_actor_by_hand(tmp_path):
 def test_every_task_has_a_policy_of_its_size():
     assert len(TASKS) == 6
     for task in TASKS.values():
-        world = make_mujoco(task.env)
+        world = make_plain(task.env)
         actor = Actor.read(POLICIES / f"{task.policy}.npz", world.action_space.high)
         assert actor.weights[0].shape == (*world.observation_space.shape, 256)
         assert actor.weights[-1].shape == (2 * world.action_space.shape[0],)
@@ -275,3 +276,5 @@ def test_without_mujoco(monkeypatch):
     monkeypatch.setitem(sys.modules, "mujoco", None)
     with pytest.raises(QDFMError, match=r'Hopper-v5 needs MuJoCo; install it with pip install "qdfm\[mujoco\]"'):
         collect_mujoco(HOPPER, 5)
+    with pytest.raises(QDFMError, match=r'Hopper-v5 needs MuJoCo; install it with pip install "qdfm\[mujoco\]"'):
+        make("Hopper-v5", Bins(((0.0, 1.0),) * 3))  # where agents play

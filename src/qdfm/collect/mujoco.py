@@ -16,7 +16,7 @@ from qdfm.collect.workers import in_processes
 from qdfm.data.actions import ActionSpace
 from qdfm.data.dataset import Dataset, Discretise
 from qdfm.data.minari import local_set, minari_for, read_minari, set_folder
-from qdfm.envs.mujoco import Task, find_task, make_mujoco, normalised, quiet
+from qdfm.envs.mujoco import Task, find_task, make_plain, normalised, quiet
 from qdfm.errors import QDFMError
 from qdfm.progress import open_count
 
@@ -26,7 +26,7 @@ LANE = 5_000  # transitions, so that few of the episodes of 1,000 steps are cut 
 
 def actor_of(task: Task) -> Actor:
     """The task's policy."""
-    world = make_mujoco(task.env)
+    world = make_plain(task.env)
     return Actor.read(POLICIES / f"{task.policy}.npz", world.action_space.high)  # type: ignore[attr-defined]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from qdfm.collect.actor import Actor
 from qdfm.data.actions import ActionSpace
-from qdfm.envs.mujoco import make_mujoco
+from qdfm.envs.mujoco import make_plain
 
 TOGETHER = 4  # lanes that are stepped at a time
 
@@ -34,7 +34,7 @@ class Lane:
     """One environment, its random numbers, and where it stands."""
 
     def __init__(self, env: str, *seeds: int) -> None:
-        self.world, self.generator = make_mujoco(env), np.random.default_rng(seeds)
+        self.world, self.generator = make_plain(env), np.random.default_rng(seeds)
         self.episode = 0
         self.now = self._reset()
 

@@ -254,7 +254,7 @@ def _check(config: SAC) -> None:
     from gymnasium import spaces
 
     from qdfm.envs.gymnasium import registered, unknown_id
-    from qdfm.envs.mujoco import make_mujoco
+    from qdfm.envs.mujoco import make_plain
 
     if config.out.suffix != ".npz":
         raise QDFMError(f"{config.out} does not end in .npz; name the file of the policy so.")
@@ -264,7 +264,7 @@ def _check(config: SAC) -> None:
         raise unknown_id("environment", config.env, ())
     if not time_limit(config.env):
         raise QDFMError(f"{config.env} has no time limit, so that an evaluation might never end; register it with one.")
-    space = make_mujoco(config.env).action_space
+    space = make_plain(config.env).action_space
     if not (isinstance(space, spaces.Box) and len(space.shape) == 1 and np.array_equal(space.low, -space.high)):
         raise QDFMError(f"{config.env} has the action space {space}; SAC needs a Box between −high and high.")
 

@@ -5,7 +5,7 @@ import random
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium
@@ -16,7 +16,7 @@ from gymnasium.wrappers import FlattenObservation
 
 from qdfm.data.actions import ActionSpace, Bins, Codebook, Discrete, MultiDiscrete
 from qdfm.envs.base import JaxEnv
-from qdfm.envs.mujoco import quiet
+from qdfm.envs.mujoco import make_plain
 from qdfm.envs.registry import ENVIRONMENTS
 from qdfm.errors import QDFMError, unknown
 
@@ -148,16 +148,7 @@ def make(name: str, trained: ActionSpace | None = None, **options: Any) -> gymna
         raise unknown_id("environment", name, ENVIRONMENTS)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*precision lowered")  # of a Box's bounds; no user can mend that
-        try:
-            with quiet() if "mujoco" in str(gymnasium.registry[name].entry_point) else nullcontext():
-                # The checker takes a vector of rewards for a mistake; MO-Gymnasium's own make leaves it out too.
-                return adapted(gymnasium.make(name, disable_env_checker=True, **options), trained)
-        except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-            # Gymnasium's own error about a missing package mostly comes from the one that names the module.
-            cause = error if isinstance(error, ImportError) else error.__cause__
-            module = getattr(cause, "name", None)
-            needs = f"needs the module {module}, which is not installed" if module else f"cannot be made ({error})"
-            raise QDFMError(f"{name} {needs}; install it first.") from None
+        return adapted(make_plain(name, **options), trained)
 
 
 @contextmanager
