@@ -114,4 +114,14 @@ def test_an_episode_to_look_at(capsys):
     assert wrote == f"Wrote an episode of {length} steps to films/cart.png."
     assert Image.open("films/cart.png").size == (8 * 240, 160)  # eight moments of 600 × 400, made smaller
     assert "Unknown kind of film '.avi'" in refusal(capsys, *words, "--video", "cart.avi")
+    words[3] = "multigoal-4"  # where this agent cannot even play
+    assert "multigoal-4 draws no pictures" in refusal(capsys, *words, "--video", "grid.gif")
+
+
+def test_where_and_by_how_many_an_agent_plays(capsys):
+    agent = str(save_agent(Path("agent.safetensors"), Spec((4,), Discrete(2))))
+    words = ["evaluate", agent, "--episodes", "1", "--env"]
+    said = refusal(capsys, *words, "hopper-medum")
+    assert "Unknown environment 'hopper-medum'; did you mean 'hopper-medium'?" in said
+    words.append("CartPole-v1")
     assert "workers is 0" in refusal(capsys, *words, "--workers", "0")

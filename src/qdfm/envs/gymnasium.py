@@ -16,7 +16,7 @@ from gymnasium.wrappers import FlattenObservation
 
 from qdfm.data.actions import ActionSpace, Bins, Codebook, Discrete, MultiDiscrete
 from qdfm.envs.base import JaxEnv
-from qdfm.envs.mujoco import make_plain
+from qdfm.envs.mujoco import TASKS, make_plain
 from qdfm.envs.registry import ENVIRONMENTS
 from qdfm.errors import QDFMError, unknown
 
@@ -145,7 +145,7 @@ def make(name: str, trained: ActionSpace | None = None, **options: Any) -> gymna
     The options are those of `gymnasium.make`.
     """
     if not registered(name):
-        raise unknown_id("environment", name, ENVIRONMENTS)
+        raise unknown_id("environment", name, [*ENVIRONMENTS, *TASKS])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*precision lowered")  # of a Box's bounds; no user can mend that
         return adapted(make_plain(name, **options), trained)
