@@ -35,7 +35,7 @@ def hopper(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_task_is_made_as_a_minari_set(hopper, capsys):
     said = refusal(capsys, "data", "make", "hopper-medium", "--steps", "300")
-    assert "give --replace" in said
+    assert "renew it with qdfm data make hopper-medium --replace" in said
     assert main(["data", "make", "hopper-medium", "--steps", "1500", "--seed", "0", "--replace"]) == 0
     shown = capsys.readouterr().out
     rewards = [episode.rewards for episode in minari.load_dataset("qdfm/hopper/medium-v0") if any(episode.terminations)]
