@@ -39,9 +39,7 @@ def record(
     `env` is a Gymnasium id, a MuJoCo task such as hopper-medium, or an environment made with render_mode="rgb_array".
     """
     out = Path(path)
-    check_film(out)
-    if isinstance(env, str) and env in ENVIRONMENTS:
-        raise QDFMError(f"{env} draws no pictures; record in a Gymnasium environment, such as CartPole-v1.")
+    check_film(out, env)
     from qdfm.envs.camera import Camera, make_drawn
 
     name = TASKS[env].env if isinstance(env, str) and env in TASKS else env
@@ -60,8 +58,10 @@ def record(
     return played
 
 
-def check_film(path: Path) -> None:
-    """Refuse a kind of file that cannot be written, before anything is played."""
+def check_film(path: Path, env: "str | gymnasium.Env") -> None:
+    """Refuse a kind of file that cannot be written and an environment without pictures, before anything is played."""
+    if isinstance(env, str) and env in ENVIRONMENTS:
+        raise QDFMError(f"{env} draws no pictures; record in a Gymnasium environment, such as CartPole-v1.")
     kind = path.suffix.lower()
     if kind not in KINDS:
         raise unknown("kind of film", kind or path.name, KINDS)

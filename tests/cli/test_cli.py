@@ -35,6 +35,8 @@ def test_version_and_usage(capsys):
     assert capsys.readouterr().out == usage
     for command in ("list", "train", "evaluate", "pareto", "reproduce", "data inspect", "data make"):
         assert f"qdfm {command}" in usage
+    for command in ("train", "data make"):
+        assert re.search(rf"qdfm {command} .* MuJoCo task", usage)
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate", "pareto", "reproduce", "data inspect", "data make", "list"])
@@ -42,7 +44,9 @@ def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as stop:
         main([*command.split(), "--help"])
     assert stop.value.code == 0
-    assert f"usage: qdfm {command}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert f"usage: qdfm {command}" in shown
+    assert ("hopper-medium" in shown) == (command in ("evaluate", "pareto", "data make"))
 
 
 def test_the_installed_command():

@@ -107,3 +107,11 @@ def test_unknown_columns_name_the_nearest(capsys):
     words = ["data", "inspect", log, "--columns.observation"]
     assert "Unknown observation column 'stat'; did you mean 'state'?" in refusal(capsys, *words, "stat")
     assert "Unknown action column 'action'; did you mean 'actions'?" in refusal(capsys, *words, "state")
+
+
+def test_continuous_actions_of_ones_own(capsys):
+    rows = [f"{i},{i / 4 - 1},{i},{int(i == 8)}" for i in range(9)]
+    log = table("log.csv", HEAD, *rows)
+    assert "--bins 21" in refusal(capsys, "train", log, *CLONE)
+    assert main(["train", log, *CLONE, "--bins", "3"]) == 0
+    assert qdfm.load("runs/log-bc/agent-0.safetensors").spec.actions.values == ((-1.0, 0.0, 1.0),)

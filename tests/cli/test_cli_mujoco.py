@@ -35,7 +35,7 @@ def hopper(sets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_task_is_made_as_a_minari_set(hopper, capsys):
     said = refusal(capsys, "data", "make", "hopper-medium", "--steps", "300")
-    assert "give --replace" in said
+    assert "renew it with qdfm data make hopper-medium --replace" in said
     assert main(["data", "make", "hopper-medium", "--steps", "1500", "--seed", "0", "--replace"]) == 0
     shown = capsys.readouterr().out
     rewards = [episode.rewards for episode in minari.load_dataset("qdfm/hopper/medium-v0") if any(episode.terminations)]
@@ -51,6 +51,11 @@ def test_options_that_do_not_concern_a_source(hopper, capsys):
     for option in ("bins", "codebook", "transitions"):
         said = refusal(capsys, "data", "inspect", "multigoal-2", f"--{option}", "5")
         assert f"{option} does not concern multigoal-2" in said
+    for source in ("hopper-medium", "qdfm/hopper/medium-v0", "multigoal-2", "CartPole-v1"):
+        said = refusal(capsys, "data", "inspect", source, "--columns.reward", "foo")
+        assert f"columns does not concern {source}; leave it out" in said
+        said = refusal(capsys, "data", "inspect", source, "--num-actions", "7")
+        assert f"num_actions does not concern {source}; leave it out" in said
     both = refusal(capsys, "train", "hopper-medium", *CLONE, "--bins", "5", "--codebook", "5")
     assert "two ways to discretise" in both
 
@@ -109,4 +114,14 @@ def test_an_episode_to_look_at(capsys):
     assert wrote == f"Wrote an episode of {length} steps to films/cart.png."
     assert Image.open("films/cart.png").size == (8 * 240, 160)  # eight moments of 600 × 400, made smaller
     assert "Unknown kind of film '.avi'" in refusal(capsys, *words, "--video", "cart.avi")
+    words[3] = "multigoal-4"  # where this agent cannot even play
+    assert "multigoal-4 draws no pictures" in refusal(capsys, *words, "--video", "grid.gif")
+
+
+def test_where_and_by_how_many_an_agent_plays(capsys):
+    agent = str(save_agent(Path("agent.safetensors"), Spec((4,), Discrete(2))))
+    words = ["evaluate", agent, "--episodes", "1", "--env"]
+    said = refusal(capsys, *words, "hopper-medum")
+    assert "Unknown environment 'hopper-medum'; did you mean 'hopper-medium'?" in said
+    words.append("CartPole-v1")
     assert "workers is 0" in refusal(capsys, *words, "--workers", "0")

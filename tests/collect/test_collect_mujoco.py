@@ -1,6 +1,8 @@
 """MuJoCo data: what the policy does, what the environment answers, whoever collects it and wherever it is kept."""
 
 import math
+import os
+import shutil
 import sys
 from functools import partial
 from pathlib import Path
@@ -13,10 +15,12 @@ import pytest
 import qdfm
 from qdfm.collect import mujoco
 from qdfm.collect.actor import POLICIES, Actor, write_actor
-from qdfm.collect.mujoco import Trajectories, collect_mujoco, make_minari, replayed, whole_returns
+from qdfm.collect.mujoco import Trajectories, actor_of, collect_mujoco, make_minari, replayed, whole_returns
+from qdfm.collect.rollouts import Job, play
 from qdfm.data.actions import Bins
 from qdfm.data.sources import DEFAULT_BINS
-from qdfm.envs.mujoco import TASKS, make_mujoco, normalised
+from qdfm.envs.gymnasium import make
+from qdfm.envs.mujoco import TASKS, make_plain, normalised
 from qdfm.errors import QDFMError
 
 HOPPER = "hopper-medium"
@@ -65,7 +69,7 @@ def test_an_actor_by_hand(tmp_path):
 def test_every_task_has_a_policy_of_its_size():
     assert len(TASKS) == 6
     for task in TASKS.values():
-        world = make_mujoco(task.env)
+        world = make_plain(task.env)
         actor = Actor.read(POLICIES / f"{task.policy}.npz", world.action_space.high)
         assert actor.weights[0].shape == (*world.observation_space.shape, 256)
         assert actor.weights[-1].shape == (2 * world.action_space.shape[0],)
@@ -163,6 +167,15 @@ def test_replayed_returns(hopper):
     assert still[0] < returns.min()
 
 
+def test_environments_are_closed(worlds):
+    actor = actor_of(TASKS[HOPPER])
+    assert (worlds.made, worlds.open) == (1, [])
+    too_few = Bins(((0.0, 1.0),))  # for one of three dimensions
+    with pytest.raises(QDFMError, match="3 dimensions but 1 are needed"):
+        play(Job("Hopper-v5", actor, 0, (0, 1), (5, 5), too_few))
+    assert (worlds.made, worlds.open) == (3, [])
+
+
 def test_a_minari_set_holds_the_same(hopper, folder, monkeypatch):
     monkeypatch.setattr(mujoco, "collect_mujoco", lambda *args: hopper)
     assert make_minari(HOPPER, 5800, seed=3) == "qdfm/hopper/medium-v0"
@@ -191,15 +204,19 @@ def test_a_minari_set_holds_the_same(hopper, folder, monkeypatch):
     with pytest.raises(QDFMError, match=r"0 transitions .* cannot be read"):
         qdfm.load_dataset("qdfm/hopper/medium-v0", bins=9, transitions=0)
 
-    with pytest.raises(QDFMError, match=r"already at .*medium-v0; give --replace"):
+    with pytest.raises(QDFMError, match=r"already there; renew it with qdfm data make hopper-medium --replace"):
         make_minari(HOPPER)
     monkeypatch.setattr(mujoco, "collect_mujoco", lambda *args: Trajectories(*(x[:50] for x in hopper)))
     make_minari(HOPPER, replace=True)
     again = minari.load_dataset("qdfm/hopper/medium-v0").storage.metadata
     assert (again["total_steps"], again["mean_return"], again["normalised_score"]) == (50, None, None)
+    names = {path.name for path in (folder / "qdfm" / "hopper").iterdir()}
+    assert names == {"medium-v0", "namespace_metadata.json"}
+    assert minari.list_local_datasets().keys() == {"qdfm/hopper/medium-v0"}
 
 
-def test_half_a_set_is_not_kept(hopper, folder, monkeypatch):
+def test_half_a_set_is_not_kept_and_a_whole_one_is(hopper, folder, monkeypatch):
+    place = folder / "qdfm" / "hopper"
     monkeypatch.setattr(mujoco, "collect_mujoco", lambda *args: hopper)
     for error, expected in ((OSError("disk full"), QDFMError), (KeyboardInterrupt(), KeyboardInterrupt)):
 
@@ -210,7 +227,25 @@ def test_half_a_set_is_not_kept(hopper, folder, monkeypatch):
             patch.setattr("minari.dataset._storages.hdf5_storage.HDF5Storage.update_episodes", fail)
             with pytest.raises(expected):
                 make_minari(HOPPER)
-        assert not (folder / "qdfm" / "hopper" / "medium-v0").exists()
+            assert [path.name for path in place.iterdir()] == ["namespace_metadata.json"]
+        make_minari(HOPPER, seed=3)
+        with monkeypatch.context() as patch:
+            patch.setattr("minari.dataset._storages.hdf5_storage.HDF5Storage.update_episodes", fail)
+            with pytest.raises(expected):
+                make_minari(HOPPER, seed=4, replace=True)
+        kept = minari.load_dataset("qdfm/hopper/medium-v0")
+        assert (kept.storage.metadata["seed"], kept.total_steps) == (3, 5800)
+        shutil.rmtree(place / "medium-v0")
+    assert os.environ["MINARI_DATASETS_PATH"] == str(folder)
+
+
+def test_an_incomplete_set_names_the_command_that_renews_it(hopper, folder, monkeypatch):
+    (folder / "qdfm" / "hopper" / "medium-v0").mkdir(parents=True)
+    with pytest.raises(QDFMError, match=r"is incomplete; renew it with qdfm data make hopper-medium --replace \("):
+        qdfm.load_dataset(HOPPER)
+    monkeypatch.setattr(mujoco, "collect_mujoco", lambda *args: hopper)
+    make_minari(HOPPER, replace=True)
+    assert len(qdfm.load_dataset(HOPPER)) == 5800
 
 
 def test_load_dataset_knows_the_tasks(hopper, folder, monkeypatch):
@@ -250,6 +285,7 @@ def test_load_dataset_knows_the_tasks(hopper, folder, monkeypatch):
     ("call", "sentence"),
     [
         (partial(collect_mujoco, HOPPER, 0), "0 transitions cannot be collected"),
+        (partial(collect_mujoco, HOPPER, 1, workers=-1), "workers is -1; give at least 1"),
         (partial(collect_mujoco, "hopper", 1), "Unknown MuJoCo task 'hopper'; did you mean 'hopper-"),
         (partial(replayed, "walker-medium", None), "did you mean 'walker2d-medium'"),
         (partial(qdfm.load_dataset, HOPPER, bins=3, codebook=3), "give one"),
@@ -275,3 +311,5 @@ def test_without_mujoco(monkeypatch):
     monkeypatch.setitem(sys.modules, "mujoco", None)
     with pytest.raises(QDFMError, match=r'Hopper-v5 needs MuJoCo; install it with pip install "qdfm\[mujoco\]"'):
         collect_mujoco(HOPPER, 5)
+    with pytest.raises(QDFMError, match=r'Hopper-v5 needs MuJoCo; install it with pip install "qdfm\[mujoco\]"'):
+        make("Hopper-v5", Bins(((0.0, 1.0),) * 3))  # where agents play

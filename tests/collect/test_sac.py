@@ -160,10 +160,19 @@ def test_it_stops_at_a_return(here):
     assert list(sac.train(replace(CONFIG, explore=999, until=-1e9), progress=False)) == [48]
 
 
-def test_a_loss_that_is_none_stops_it(here, monkeypatch):
+def test_a_loss_that_is_none_stops_it(here, monkeypatch, worlds, capsys):
     monkeypatch.setattr(sac, "learn", lambda config, learner, *rest: (learner, jnp.array(np.nan)))
     with pytest.raises(Diverged, match="loss is nan at step 72"):
         sac.train(CONFIG, progress=False)
+    assert worlds.made > CONFIG.environments
+    assert not worlds.open
+    monkeypatch.setattr("tyro.cli", lambda config: CONFIG)
+    with pytest.raises(SystemExit) as left:
+        sac.main()
+    assert left.value.code == 3  # as that of qdfm
+    assert capsys.readouterr().err.endswith(
+        "qdfm: The critics' loss is nan at step 72; the files hold the policies before.\n"
+    )
 
 
 @pytest.mark.parametrize(

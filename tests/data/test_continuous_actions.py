@@ -24,6 +24,16 @@ def test_uniform_bins_by_hand():
     assert (bins.choices, bins.dimensions) == ((3, 3), 2)
 
 
+@pytest.mark.parametrize("spread", ["uniform", "quantile"])
+def test_a_dimension_that_never_changes_has_one_bin(spread):
+    rows = np.array([[0.0, 0.7, -0.7], [1.0, 0.7, -0.7]])
+    bins = Bins.fit(rows, 2, spread)
+    assert bins.choices == (2, 1, 1)
+    tokens = bins.encode(np.array([[0.0, 0.7, -0.7], [1.0, 9.0, 9.0]]))
+    np.testing.assert_array_equal(tokens, [[0, 0, 0], [1, 0, 0]])
+    np.testing.assert_allclose(bins.decode(tokens), rows)
+
+
 def test_quantile_bins_have_equal_shares_and_fewer_values_where_the_data_has():
     column = np.r_[np.full(590, -1.0), np.linspace(0, 1, 410)]
     bins = Bins.fit(np.stack([column, np.linspace(0, 99, 1000)], 1), 11, spread="quantile")
@@ -77,6 +87,8 @@ def test_the_quantisation_error_of_uniform_noise():
     ("make", "sentence"),
     [
         (lambda: Bins.fit(ROWS, 1), "give at least 2"),
+        (lambda: Codebook.fit(ROWS, 0), "0 actions of a codebook say nothing; give at least 2"),
+        (lambda: Codebook.fit(ROWS, -3), "give at least 2"),
         (lambda: Bins.fit(ROWS, 5, "quantiles"), "did you mean 'quantile'"),
         (lambda: Bins.fit(ROWS[:, 0], 5), r"shape \(400,\); give numbers \[n, dimensions\]"),
         (lambda: Bins.fit(np.where(ROWS > 0.9, np.nan, ROWS), 5), "action is NaN or infinite in row"),

@@ -72,6 +72,39 @@ def test_options_reach_npz(data: Dataset, tmp_path: Path) -> None:
         load_dataset(tmp_path / "log.npz", columns=Columns())
 
 
+def test_continuous_actions_of_files(tmp_path: Path) -> None:
+    polars = pytest.importorskip("polars")
+    row = np.arange(9.0)
+    push = np.stack([row / 4 - 1, 7 - row], 1)  # [n, 2], from −1 to 1 and from 7 to −1
+    arrays = {"observation": row, "reward": row, "next_observation": row + 1, "terminated": row == 8}
+    np.savez(tmp_path / "two.npz", action=push, **arrays)
+    np.savez(tmp_path / "one.npz", action=push[:, 0], **arrays)
+    frame = polars.DataFrame({"obs": row, "reward": row, "action_0": push[:, 0], "action_1": push[:, 1]})
+    frame.write_csv(tmp_path / "two.csv")
+    frame.write_parquet(tmp_path / "two.parquet")
+    frame.rename({"action_0": "action"}).drop("action_1").write_csv(tmp_path / "one.csv")
+    nearest = [0, 0, 0, 1, 1, 1, 1, 2, 2]  # of −1, 0 and 1; halfway, the one below
+    for name in ("two.npz", "two.csv", "two.parquet", "one.npz", "one.csv"):
+        loaded = load_dataset(tmp_path / name, bins=3)
+        parts = 2 if name.startswith("two") else 1
+        assert loaded.spec.actions.values == ((-1.0, 0.0, 1.0), (-1.0, 3.0, 7.0))[:parts]
+        np.testing.assert_array_equal(loaded.action[:, 0], nearest)
+        assert load_dataset(tmp_path / name, codebook=4).spec.choices == (4,)
+        with pytest.raises(QDFMError, match=r"not a whole number in row 1; .* bins=21 \(--bins 21\) of a file"):
+            load_dataset(tmp_path / name)
+        with pytest.raises(QDFMError, match=r"num_actions counts discrete actions.*; give one"):
+            load_dataset(tmp_path / name, bins=3, num_actions=3)
+    load_dataset(tmp_path / "two.npz", bins=3).save(tmp_path / "saved.npz")
+    with pytest.raises(QDFMError, match=r"by Dataset\.save with its actions; leave out num_actions, bins and codebook"):
+        load_dataset(tmp_path / "saved.npz", bins=3)
+
+
+@pytest.mark.parametrize("options", [{}, {"bins": 21}, {"codebook": 21}])
+def test_an_id_with_continuous_actions_points_to_data(options: dict[str, int]) -> None:
+    with pytest.raises(QDFMError, match=r"neither Discrete.* which bins or codebook discretise: .* hopper-medium"):
+        load_dataset("Pendulum-v1", **options)
+
+
 def test_data_folder(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "data" / "deep"
     folder.mkdir(parents=True)

@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +216,8 @@ def test_provenance_names_what_a_result_was_made_with(monkeypatch):
     assert made["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert made["versions"]["jax"] == jax.__version__
     assert made["versions"]["numpy"] == np.__version__
+    for name in ("gymnasium", "mujoco", "minari"):
+        assert made["versions"][name] == import_module(name).__version__
     here = Path(qdfm.__file__).parent
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True)
     if head.returncode:
@@ -222,6 +226,20 @@ def test_provenance_names_what_a_result_was_made_with(monkeypatch):
     name = made["commit"].removesuffix("-dirty") + "^{commit}"
     named = subprocess.run(["git", "rev-parse", name], cwd=here, capture_output=True, text=True, check=True)
     assert named.stdout == head.stdout
+
+
+def test_what_is_not_installed_has_no_version(monkeypatch):
+    def version(name: str) -> str:
+        if name in ("mujoco", "minari"):
+            raise PackageNotFoundError(name)
+        return "1.2"
+
+    monkeypatch.setattr("qdfm.experiments.report.version", version)
+    versions = made_here()["versions"]
+    assert {name for name, shown in versions.items() if shown == "1.2"} == {
+        "jax", "equinox", "optax", "numpy", "gymnasium",
+    }  # fmt: skip
+    assert set(versions).isdisjoint(("mujoco", "minari"))
 
 
 def test_no_git_no_commit(monkeypatch):

@@ -13,12 +13,12 @@ from qdfm.errors import Diverged, QDFMError, unknown
 USAGE = """usage: qdfm COMMAND ...
 
   qdfm list                       tasks, algorithms, environments and experiments
-  qdfm train TASK                 train on a built-in task or a log file; --algo A, --seeds 5, --quick, --resume
+  qdfm train TASK                 train on a built-in or MuJoCo task or a file; --algo A, --seeds 5, --quick, --resume
   qdfm evaluate CHECKPOINT        play episodes with a saved agent; --video FILE
   qdfm pareto CHECKPOINT          the front that an agent reaches as its preference varies
   qdfm reproduce EXPERIMENT       a table or figure of the paper; --quick
   qdfm data inspect NAME_OR_FILE  what is in the data
-  qdfm data make NAME             write built-in data, or random behaviour in a Gymnasium id
+  qdfm data make NAME             write built-in data, that of a MuJoCo task, or random behaviour in a Gymnasium id
 
 qdfm COMMAND --help says more. qdfm --version prints the version."""
 COMMANDS: dict[str, Callable[[Sequence[str]], None]] = {

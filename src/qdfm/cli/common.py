@@ -9,7 +9,7 @@ import tyro
 from tyro.conf import Positional, arg
 
 from qdfm.data.dataset import Dataset
-from qdfm.data.sources import GENERATORS, load_dataset
+from qdfm.data.sources import load_dataset
 from qdfm.data.tables import Columns
 from qdfm.errors import QDFMError
 from qdfm.train import trained_task
@@ -29,7 +29,8 @@ class PlayArguments:
     checkpoint: Annotated[Positional[Path], arg(metavar="CHECKPOINT")]
     """An agent-SEED.safetensors file."""
     env: str | None = None
-    """A built-in environment or a Gymnasium id (default: the task that the file's run was trained on)."""
+    """A built-in environment, a MuJoCo task such as hopper-medium, or a Gymnasium id (default: the task that the file's
+    run was trained on)."""
     seed: int = 0
     """Seed of the episodes."""
     gamma: float = 1.0
@@ -52,7 +53,8 @@ class DataArguments:
     num_actions: tuple[int, ...] | None = None
     """Number of actions where the data does not show all of them, one number per part."""
     bins: int | None = None
-    """Continuous actions: so many values per dimension (default of the MuJoCo tasks: 41)."""
+    """Continuous actions of a file, a Minari set or a MuJoCo task: so many values per dimension (default of the MuJoCo
+    tasks: 41)."""
     codebook: int | None = None
     """Continuous actions: the nearest of so many whole actions, instead of bins."""
     transitions: int | None = None
@@ -63,7 +65,7 @@ class DataArguments:
         sizes = self.num_actions
         return load_dataset(
             source,
-            columns=None if source in GENERATORS or self.columns == Columns() else self.columns,
+            columns=None if self.columns == Columns() else self.columns,
             num_actions=sizes[0] if sizes is not None and len(sizes) == 1 else sizes,
             normalise=normalise,
             bins=self.bins,

@@ -42,7 +42,7 @@ class MakeArguments:
     task as a Minari set, where load_dataset finds it by its name."""
 
     name: Annotated[Positional[str], arg(metavar="NAME")]
-    """The built-in task, or a Gymnasium or MO-Gymnasium id with discrete actions."""
+    """A built-in task, a MuJoCo task such as hopper-medium, a Gymnasium or MO-Gymnasium id with discrete actions."""
     steps: int | None = None
     """How many transitions to collect (default: 10000 in a Gymnasium id, 1000000 of a MuJoCo task)."""
     seed: int | None = None

@@ -33,9 +33,9 @@ def run(words: Sequence[str]) -> None:
         from qdfm.evaluate import evaluate
         from qdfm.video import check_film, record
 
-        if args.video is not None:
-            check_film(args.video)
         agent, env = load(args.checkpoint), args.where()
+        if args.video is not None:
+            check_film(args.video, env)
         done = evaluate(
             agent, env, args.episodes, args.seed, args.greedy, args.preference, args.gamma, True, args.workers
         )

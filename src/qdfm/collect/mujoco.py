@@ -4,8 +4,12 @@ A data set is made of lanes (`rollouts`) of a fixed length, the last of which ma
 seed alone, not on the number of workers, and fewer transitions are the first ones of more.
 """
 
-import shutil
+import os
 import warnings
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import gymnasium
 import numpy as np
@@ -16,7 +20,7 @@ from qdfm.collect.workers import in_processes
 from qdfm.data.actions import ActionSpace
 from qdfm.data.dataset import Dataset, Discretise
 from qdfm.data.minari import local_set, minari_for, read_minari, set_folder
-from qdfm.envs.mujoco import Task, find_task, make_mujoco, normalised, quiet
+from qdfm.envs.mujoco import Task, find_task, make_plain, normalised, quiet
 from qdfm.errors import QDFMError
 from qdfm.progress import open_count
 
@@ -26,8 +30,8 @@ LANE = 5_000  # transitions, so that few of the episodes of 1,000 steps are cut 
 
 def actor_of(task: Task) -> Actor:
     """The task's policy."""
-    world = make_mujoco(task.env)
-    return Actor.read(POLICIES / f"{task.policy}.npz", world.action_space.high)  # type: ignore[attr-defined]
+    with closing(make_plain(task.env)) as world:
+        return Actor.read(POLICIES / f"{task.policy}.npz", world.action_space.high)  # type: ignore[attr-defined]
 
 
 def collect_mujoco(
@@ -82,7 +86,8 @@ def make_minari(
     progress: bool = False,
     replace: bool = False,
 ) -> str:
-    """Collect, write the Minari set of the task and give its id; a set that is there is replaced on request only.
+    """Collect, write the Minari set of the task and give its id; a set that is there is replaced on request only, once
+    the new one is complete.
 
     Beside what Minari itself records, its metadata holds `policy`, `seed`, `mean_return` and `normalised_score`, the
     last two over whole episodes (null where there is none).
@@ -90,19 +95,23 @@ def make_minari(
     known = find_task(task)
     folder = set_folder(known.minari)
     if folder.exists() and not replace:
+        stands = "incomplete" if local_set(known.minari) is None else "already there"
         raise QDFMError(
-            f"The Minari set {known.minari} is already at {folder}; give --replace (replace=True) to renew it."
+            f"The Minari set {known.minari} at {folder} is {stands}; renew it with qdfm data make {task} --replace "
+            "(replace=True)."
         )
     data = collect_mujoco(task, transitions, seed, workers, progress)
     try:
-        if folder.exists():
-            shutil.rmtree(folder)
-        _write(known, seed, data)
-    except BaseException as error:
-        shutil.rmtree(folder, ignore_errors=True)  # half a set would be taken for a whole one
-        if isinstance(error, OSError):
-            raise QDFMError(f"Cannot write {folder} ({error}); set MINARI_DATASETS_PATH to a writable place.") from None
-        raise
+        _create_namespace(known.minari)
+        # Beside the place where it belongs, because half a set would be taken for a whole one; hidden from Minari.
+        with TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as beside:
+            with _sets_in(beside):
+                _write(known, seed, data)
+            if folder.exists():
+                folder.rename(Path(beside) / "old")
+            (Path(beside) / known.minari).rename(folder)
+    except OSError as error:
+        raise QDFMError(f"Cannot write {folder} ({error}); set MINARI_DATASETS_PATH to a writable place.") from None
     return known.minari
 
 
@@ -123,6 +132,28 @@ def load_mujoco(
         return read_minari(name, actions, normalise, transitions)
     data = collect_mujoco(task, MILLION if transitions is None else transitions, seed or 0, progress=True)
     return Dataset.from_arrays(**data._asdict(), actions=actions, normalise=normalise)
+
+
+def _create_namespace(name: str) -> None:
+    """The folder that a set lies in, as Minari wants it."""
+    from minari.namespace import create_namespace, list_local_namespaces
+
+    namespace = name.rpartition("/")[0]
+    if namespace not in list_local_namespaces():
+        create_namespace(namespace)
+
+
+@contextmanager
+def _sets_in(folder: str) -> Iterator[None]:
+    """Another folder of all sets for Minari, for a while."""
+    before = os.environ.get("MINARI_DATASETS_PATH")
+    os.environ["MINARI_DATASETS_PATH"] = folder
+    try:
+        yield
+    finally:
+        del os.environ["MINARI_DATASETS_PATH"]
+        if before is not None:
+            os.environ["MINARI_DATASETS_PATH"] = before
 
 
 def _write(task: Task, seed: int, data: Trajectories) -> None:

@@ -5,6 +5,7 @@ lane depends on its number and the seed, not on the lanes beside it.
 """
 
 from collections.abc import Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from qdfm.collect.actor import Actor
 from qdfm.data.actions import ActionSpace
-from qdfm.envs.mujoco import make_mujoco
+from qdfm.envs.mujoco import make_plain
 
 TOGETHER = 4  # lanes that are stepped at a time
 
@@ -34,7 +35,7 @@ class Lane:
     """One environment, its random numbers, and where it stands."""
 
     def __init__(self, env: str, *seeds: int) -> None:
-        self.world, self.generator = make_mujoco(env), np.random.default_rng(seeds)
+        self.world, self.generator = make_plain(env), np.random.default_rng(seeds)
         self.episode = 0
         self.now = self._reset()
 
@@ -52,6 +53,10 @@ class Lane:
             self.episode += 1
             self.now = self._reset()
 
+    def close(self) -> None:
+        """Let go of the environment."""
+        self.world.close()
+
 
 @dataclass(frozen=True)
 class Job:
@@ -68,7 +73,17 @@ class Job:
 
 def play(job: Job) -> list[Trajectories]:
     """The lanes of a job, stepped together in this process; the last episode of a lane is cut off."""
-    lanes = [Lane(job.env, job.seed, number) for number in job.lanes]
+    with ExitStack() as stack:
+        lanes = [stack.enter_context(closing(Lane(job.env, job.seed, number))) for number in job.lanes]
+        rows, done = _stepped(job, lanes)
+    played = [Trajectories(*(x[:n] for x in row)) for row, n in zip(rows, done)]
+    for lane_rows in played:
+        lane_rows.truncated[-1] |= not lane_rows.terminated[-1]
+    return played
+
+
+def _stepped(job: Job, lanes: Sequence[Lane]) -> tuple[list[Trajectories], list[int]]:
+    """Room for what each lane of a job may record, and how many rows of it were filled."""
     rows = [empty_rows(lane.world, length) for lane, length in zip(lanes, job.lengths)]
     seen = np.zeros((TOGETHER, *lanes[0].now.shape), np.float32)
     noise = np.zeros((TOGETHER, *job.actor.high.shape), np.float32)
@@ -84,12 +99,7 @@ def play(job: Job) -> list[Trajectories]:
         for i in playing:
             lanes[i].step(action[i], rows[i], done[i])
             done[i] += 1
-    for lane in lanes:
-        lane.world.close()
-    played = [Trajectories(*(x[:n] for x in row)) for row, n in zip(rows, done)]
-    for lane_rows in played:
-        lane_rows.truncated[-1] |= not lane_rows.terminated[-1]
-    return played
+    return rows, done
 
 
 def episode_returns(

@@ -13,6 +13,7 @@ in one compiled scan meanwhile, on what came before. So the actor that plays is 
 
 import math
 import sys
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -214,6 +215,11 @@ class Players:
                 lane.step(action[i].astype(np.float32), rows, t * len(lanes) + i)
         return _batch(rows, high)
 
+    def close(self) -> None:
+        """Let go of the environments."""
+        for lane in self.lanes:
+            lane.close()
+
 
 def train(config: SAC, progress: bool = True) -> dict[int, float]:
     """Train and write the files; the mean return of each evaluation by the step at which it was made.
@@ -221,7 +227,11 @@ def train(config: SAC, progress: bool = True) -> dict[int, float]:
     What is lost when it is interrupted is the time since the last evaluation.
     """
     _check(config)
-    players = Players(config)
+    with closing(Players(config)) as players:
+        return _train(config, players, progress)
+
+
+def _train(config: SAC, players: Players, progress: bool) -> dict[int, float]:
     space = players.lanes[0].world.action_space
     rows = config.environments * config.turn
     size = -(-min(config.memory, config.steps) // rows) * rows
@@ -254,7 +264,7 @@ def _check(config: SAC) -> None:
     from gymnasium import spaces
 
     from qdfm.envs.gymnasium import registered, unknown_id
-    from qdfm.envs.mujoco import make_mujoco
+    from qdfm.envs.mujoco import make_plain
 
     if config.out.suffix != ".npz":
         raise QDFMError(f"{config.out} does not end in .npz; name the file of the policy so.")
@@ -264,7 +274,8 @@ def _check(config: SAC) -> None:
         raise unknown_id("environment", config.env, ())
     if not time_limit(config.env):
         raise QDFMError(f"{config.env} has no time limit, so that an evaluation might never end; register it with one.")
-    space = make_mujoco(config.env).action_space
+    with closing(make_plain(config.env)) as world:
+        space = world.action_space
     if not (isinstance(space, spaces.Box) and len(space.shape) == 1 and np.array_equal(space.low, -space.high)):
         raise QDFMError(f"{config.env} has the action space {space}; SAC needs a Box between −high and high.")
 
@@ -304,6 +315,9 @@ def main() -> None:
     except QDFMError as error:
         print(f"qdfm: {error}", file=sys.stderr)
         sys.exit(2)
+    except Diverged as error:
+        print(f"qdfm: {error}", file=sys.stderr)
+        sys.exit(3)
 
 
 if __name__ == "__main__":

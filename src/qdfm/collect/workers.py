@@ -24,6 +24,10 @@ def in_processes(function: Callable[[Job], Result], jobs: Sequence[Job], workers
 
     A single process is this one.
     """
+    if workers is not None and workers < 1:
+        from qdfm.errors import QDFMError  # here, because a worker runs this file before it needs the package
+
+        raise QDFMError(f"workers is {workers}; give at least 1.")
     count = min(workers or os.cpu_count() or 1, len(jobs))
     if count == 1:
         yield from map(function, jobs)

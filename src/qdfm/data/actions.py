@@ -97,7 +97,8 @@ class Bins:
     def encode(self, actions: np.ndarray) -> np.ndarray:
         """Actions `[n, D]` as tokens `[n, D]`."""
         rows = continuous(actions, len(self.values))
-        between = [np.convolve(v, (0.5, 0.5), "valid") for v in self.values]  # where the nearest value changes
+        values = [np.asarray(v) for v in self.values]
+        between = [(v[1:] + v[:-1]) / 2 for v in values]  # where the nearest value changes; nowhere if there is one
         return np.stack([np.searchsorted(m, rows[:, d]) for d, m in enumerate(between)], 1).astype(np.int32)
 
     def decode(self, tokens: np.ndarray) -> np.ndarray:
@@ -118,6 +119,8 @@ class Codebook:
         from scipy.cluster.vq import kmeans2
 
         points, rng = continuous(actions), np.random.default_rng(seed)
+        if count < 2:
+            raise QDFMError(f"{count} actions of a codebook say nothing; give at least 2.")
         distinct = np.unique(points, axis=0)
         if len(distinct) <= count:
             return cls(tuple(tuple(float(v) for v in row) for row in distinct))
@@ -210,7 +213,7 @@ def integral(actions: np.ndarray) -> np.ndarray:
     bad = np.flatnonzero(~good.all(axis=tuple(range(1, array.ndim))))
     if bad.size:
         raise QDFMError(
-            f"action is not a whole number in row {bad[0]}; give whole numbers from 0, or say "
-            "how to discretise: actions=qdfm.Bins.fit(action, 21)."
+            f"action is not a whole number in row {bad[0]}; give whole numbers from 0, or say how to discretise: "
+            "bins=21 (--bins 21) of a file, actions=qdfm.Bins.fit(action, 21) of arrays."
         )
     return array.astype(np.int32)

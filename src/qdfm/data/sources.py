@@ -120,8 +120,8 @@ def load_dataset(
 
     A relative path that does not exist here is looked for under the folder that the environment variable
     QDFM_DATA names. `columns` names the columns of a table; `num_actions` and `normalise` are those of
-    `Dataset.from_arrays` and concern outside data, because built-in data knows both. Continuous actions of a Minari set
-    or a MuJoCo task become so many `bins` per dimension, or the nearest of so many actions of a `codebook`. A Gymnasium
+    `Dataset.from_arrays`; the first is for files, the second for files, Minari sets and MuJoCo tasks. Continuous
+    actions of these become so many `bins` per dimension, or the nearest of so many actions of a `codebook`. A Gymnasium
     or MO-Gymnasium id with discrete actions gives the random behaviour of `collect_gymnasium(id)`.
 
     `transitions` are the first of a Minari set, or those that are collected in a Gymnasium id or a MuJoCo task, with
@@ -130,17 +130,25 @@ def load_dataset(
     """
     if bins is not None and codebook is not None:
         raise QDFMError("bins and codebook are two ways to discretise actions; give one.")
+    actions = _discretise(bins, codebook)
+    if actions is not None and num_actions is not None:
+        raise QDFMError(
+            "num_actions counts discrete actions, bins and codebook make them of continuous ones; give one."
+        )
     name, path = str(name_or_path), Path(name_or_path).expanduser()
-    options = {"bins": bins, "codebook": codebook, "transitions": transitions, "seed": seed}
+    options = {
+        "columns": columns, "num_actions": num_actions, "bins": bins, "codebook": codebook, "transitions": transitions,
+        "seed": seed,
+    }  # fmt: skip
     given = {option: value for option, value in options.items() if value is not None}
     if is_file(name_or_path):
-        _only(given, name)
+        _only(given, name, "columns", "num_actions", "bins", "codebook")
         found = _find(path)
         if path.suffix.lower() != ".npz":
-            return read_table(found, columns, num_actions, normalise)
+            return read_table(found, columns, num_actions, normalise, actions)
         if columns is not None:
             raise QDFMError(f"{found} holds arrays, not columns; leave out columns.")
-        return read_npz(found, num_actions, normalise)
+        return read_npz(found, num_actions, normalise, actions)
     if name in GENERATORS:
         generator = GENERATORS[name]
         _only(given, name, *generator.options)
@@ -152,11 +160,11 @@ def load_dataset(
 
         if not registered(name):
             _only(given, name, "bins", "codebook", "transitions")
-            return read_minari(name, _discretise(bins, codebook), normalise, transitions)
+            return read_minari(name, actions, normalise, transitions)
     return collected("task or data file", name, **given)
 
 
-def _only(given: dict[str, int], name: str, *allowed: str) -> None:
+def _only(given: dict[str, Any], name: str, *allowed: str) -> None:
     """Refuse an option that means nothing to a source."""
     for option in given:
         if option not in allowed:
@@ -171,10 +179,12 @@ def _discretise(bins: int | None, codebook: int | None) -> Discretise | None:
 
 def collected(kind: str, name: str, **options: Any) -> Dataset:
     """Random behaviour in a Gymnasium id with discrete actions; `kind` is what else the name could have been."""
-    from qdfm.envs.gymnasium import registered, unknown_id
+    from qdfm.envs.gymnasium import make, registered, unknown_id
 
     if not registered(name):
         raise unknown_id(kind, name, GENERATORS)
+    if "bins" in options or "codebook" in options:
+        make(name).close()  # which tells of continuous actions where to find data with such
     _only(options, name, "transitions", "seed")
     from qdfm.collect.gymnasium import collect_gymnasium
 

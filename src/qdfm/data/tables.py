@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdfm.data.checks import number_episodes
-from qdfm.data.dataset import Dataset, read_arrays, saved_header
+from qdfm.data.checks import as_matrix, number_episodes
+from qdfm.data.dataset import Dataset, Discretise, read_arrays, saved_header
 from qdfm.errors import QDFMError, unknown
 
 if TYPE_CHECKING:
@@ -47,9 +47,13 @@ class Columns:
 
 
 def read_table(
-    path: str | Path, columns: Columns | None = None, num_actions: NumActions = None, normalise: bool = True
+    path: str | Path,
+    columns: Columns | None = None,
+    num_actions: NumActions = None,
+    normalise: bool = True,
+    actions: Discretise | None = None,
 ) -> Dataset:
-    """The transitions of a `.parquet` or `.csv` log.
+    """The transitions of a `.parquet` or `.csv` log; `actions` says how continuous ones become tokens.
 
     Without an episode column, episodes end where `terminated` or `truncated` is true; without those, the log
     is one episode. Without `terminated`, an episode ends by terminating unless `truncated` says otherwise.
@@ -90,7 +94,7 @@ def read_table(
     # In file order and with every row, so that errors name rows of the file.
     everything = Dataset.from_arrays(
         observation=observation,
-        action=action,
+        action=action if actions is None else as_matrix("action", action),
         reward=reward,
         next_observation=observation[following] if next_observation is None else next_observation,
         terminated=terminated,
@@ -100,18 +104,23 @@ def read_table(
         preference=_field(frame, columns, "preference"),
         num_actions=num_actions,
         normalise=False,
+        actions=actions,
     )
     data = everything[kept]
     data = replace(data, episode=np.unique(number[kept], return_inverse=True)[1].astype(np.int32))
     return data.with_normalisation() if normalise else data
 
 
-def read_npz(path: str | Path, num_actions: NumActions = None, normalise: bool = True) -> Dataset:
+def read_npz(
+    path: str | Path, num_actions: NumActions = None, normalise: bool = True, actions: Discretise | None = None
+) -> Dataset:
     """What `Dataset.save` wrote, just as it was; or arrays under the names of `Dataset.from_arrays`."""
     arrays: dict[str, Any] = read_arrays(path)
     if saved_header(arrays) is not None:
-        if num_actions is not None:
-            raise QDFMError(f"{path} was written by Dataset.save with its actions; leave out num_actions.")
+        if num_actions is not None or actions is not None:
+            raise QDFMError(
+                f"{path} was written by Dataset.save with its actions; leave out num_actions, bins and codebook."
+            )
         return Dataset.load(path)
     for name in arrays:
         if name not in ARRAYS_NEEDED + ARRAYS_OPTIONAL:
@@ -119,7 +128,9 @@ def read_npz(path: str | Path, num_actions: NumActions = None, normalise: bool =
     missing = [name for name in ARRAYS_NEEDED if name not in arrays]
     if missing:
         raise QDFMError(f"{path} lacks {', '.join(missing)}; save one array of each name.")
-    return Dataset.from_arrays(**arrays, num_actions=num_actions, normalise=normalise)
+    if actions is not None:
+        arrays["action"] = as_matrix("action", arrays["action"])
+    return Dataset.from_arrays(**arrays, num_actions=num_actions, normalise=normalise, actions=actions)
 
 
 def _read_frame(path: Path) -> "polars.DataFrame":

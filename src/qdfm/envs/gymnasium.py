@@ -5,7 +5,7 @@ import random
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium
@@ -16,7 +16,7 @@ from gymnasium.wrappers import FlattenObservation
 
 from qdfm.data.actions import ActionSpace, Bins, Codebook, Discrete, MultiDiscrete
 from qdfm.envs.base import JaxEnv
-from qdfm.envs.mujoco import quiet
+from qdfm.envs.mujoco import TASKS, make_plain
 from qdfm.envs.registry import ENVIRONMENTS
 from qdfm.errors import QDFMError, unknown
 
@@ -145,19 +145,10 @@ def make(name: str, trained: ActionSpace | None = None, **options: Any) -> gymna
     The options are those of `gymnasium.make`.
     """
     if not registered(name):
-        raise unknown_id("environment", name, ENVIRONMENTS)
+        raise unknown_id("environment", name, [*ENVIRONMENTS, *TASKS])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*precision lowered")  # of a Box's bounds; no user can mend that
-        try:
-            with quiet() if "mujoco" in str(gymnasium.registry[name].entry_point) else nullcontext():
-                # The checker takes a vector of rewards for a mistake; MO-Gymnasium's own make leaves it out too.
-                return adapted(gymnasium.make(name, disable_env_checker=True, **options), trained)
-        except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
-            # Gymnasium's own error about a missing package mostly comes from the one that names the module.
-            cause = error if isinstance(error, ImportError) else error.__cause__
-            module = getattr(cause, "name", None)
-            needs = f"needs the module {module}, which is not installed" if module else f"cannot be made ({error})"
-            raise QDFMError(f"{name} {needs}; install it first.") from None
+        return adapted(make_plain(name, **options), trained)
 
 
 @contextmanager
@@ -227,9 +218,13 @@ def action_tokens(space: spaces.Space, trained: ActionSpace | None = None) -> Ac
             )
         return trained
     if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        raise QDFMError(
-            f"The action space {space} is neither Discrete nor MultiDiscrete; discretise the actions first."
+        remedy = (
+            "take data with continuous actions, which bins or codebook discretise: a MuJoCo task such as "
+            "hopper-medium, a Minari set or a file"
+            if trained is None
+            else "evaluate the agent where its data came from"
         )
+        raise QDFMError(f"The action space {space} is neither Discrete nor MultiDiscrete; {remedy}.")
     if np.any(space.start):
         raise QDFMError(f"The action space {space} does not count from 0; wrap the environment so it does.")
     if isinstance(space, spaces.Discrete):

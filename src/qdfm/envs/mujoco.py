@@ -57,16 +57,25 @@ def normalised(task: str, returns: Any) -> np.ndarray:
     return 100 * (np.asarray(returns, np.float64) - known.low) / (known.high - known.low)
 
 
-def make_mujoco(env: str) -> "gymnasium.Env":
-    """The environment of a Gymnasium id, MuJoCo's or not; without MuJoCo, the command that installs it."""
+def make_plain(name: str, **options: Any) -> "gymnasium.Env":
+    """The environment of a registered Gymnasium id, MuJoCo's or not, as it is; without what it needs, a sentence.
+
+    The options are those of `gymnasium.make`.
+    """
     import gymnasium
 
-    needed = "mujoco" in str(gymnasium.spec(env).entry_point)
     try:
-        with quiet() if needed else nullcontext():
-            return gymnasium.make(env, disable_env_checker=True)
-    except (ImportError, gymnasium.error.DependencyNotInstalled):
-        raise QDFMError(f'{env} needs MuJoCo; install it with pip install "qdfm[mujoco]".') from None
+        with quiet() if "mujoco" in str(gymnasium.spec(name).entry_point) else nullcontext():
+            # The checker takes a vector of rewards for a mistake; MO-Gymnasium's own make leaves it out too.
+            return gymnasium.make(name, disable_env_checker=True, **options)
+    except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
+        # Gymnasium's own error about a missing package mostly comes from the one that names the module.
+        cause = error if isinstance(error, ImportError) else error.__cause__
+        module = getattr(cause, "name", None)
+        if module == "mujoco":
+            raise QDFMError(f'{name} needs MuJoCo; install it with pip install "qdfm[mujoco]".') from None
+        needs = f"needs the module {module}, which is not installed" if module else f"cannot be made ({error})"
+        raise QDFMError(f"{name} {needs}; install it first.") from None
 
 
 @contextmanager

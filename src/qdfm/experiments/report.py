@@ -6,8 +6,9 @@ import platform
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from rich.table import Table as RichTable
 
 from qdfm._version import __version__
 from qdfm.checkpoint import write_file
+
+PACKAGES = ("jax", "equinox", "optax", "numpy", "gymnasium", "mujoco", "minari")  # on which results depend
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,16 @@ def provenance(command: str, cells: Iterable[dict[str, Any]] = (), **facts: Any)
 
 
 def made_here() -> dict[str, Any]:
-    """The commit, device and versions of this process."""
+    """The commit, device and versions of this process; a package that is not installed has none."""
     device = jax.devices()[0]
-    versions = {name: version(name) for name in ("jax", "equinox", "optax", "numpy")}
+    versions = {"qdfm": __version__, "python": platform.python_version()}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
     return {
         "commit": _commit(),
         "device": f"{device.platform}: {device.device_kind}",
-        "versions": {"qdfm": __version__, "python": platform.python_version(), **versions},
+        "versions": versions,
     }
 
 
