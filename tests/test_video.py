@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 import jax
+import mujoco
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -108,6 +109,16 @@ def test_an_id_is_made_for_drawing(agent, tmp_path, monkeypatch):
     monkeypatch.setitem(gymnasium.registry, "painted-v0", registry.EnvSpec("painted-v0", Painted))
     record(agent, "painted-v0", tmp_path / "film.gif")
     assert reds(tmp_path / "film.gif") == [30 * i for i in range(STEPS + 1)]
+
+
+def test_the_camera_follows_robots_and_nothing_else():
+    assert [camera.follow(name) for name in ("HalfCheetah-v5", "CartPole-v1", "no-such-v0")] == [
+        {"camera_name": "track"}, {}, {},
+    ]  # fmt: skip
+    world = gymnasium.make("Hopper-v5", **camera.follow("Hopper-v5")).unwrapped
+    renderer = world.mujoco_renderer
+    assert renderer.camera_id == mujoco.mj_name2id(world.model, mujoco.mjtObj.mjOBJ_CAMERA, "track") >= 0
+    world.close()
 
 
 def test_cartpole_is_drawn(tmp_path):

@@ -16,6 +16,7 @@ from qdfm.data.actions import ActionSpace
 from qdfm.envs.gymnasium import make
 from qdfm.errors import QDFMError
 
+MUJOCO = "gymnasium.envs.mujoco"  # where Gymnasium keeps its robots
 RATE = 25  # pictures per second at most, which a .gif can show
 BACKENDS = {"egl": ("libEGL.so.1",), "osmesa": ("libOSMesa.so.8", "libOSMesa.so.6", "libOSMesa.so")}
 OPENGL = "install EGL (Debian: libegl1 libgl1-mesa-dri) or OSMesa (libosmesa6) and set MUJOCO_GL to egl or osmesa"
@@ -62,12 +63,18 @@ def make_drawn(name: str, trained: ActionSpace | None = None) -> gymnasium.Env:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*not in the possible render_modes")  # said below
-            return make(name, trained, render_mode="rgb_array")
+            return make(name, trained, render_mode="rgb_array", **follow(name))
     except TypeError:
         raise QDFMError(f"{name} draws no pictures; record where the render mode rgb_array exists.") from None
     except (AttributeError, RuntimeError) as error:  # MuJoCo loads its library when it is imported
         way = os.environ.get("MUJOCO_GL")
         raise QDFMError(f"{name} cannot be drawn with MUJOCO_GL={way} ({_reason(error)}); {OPENGL}.") from None
+
+
+def follow(name: str) -> dict[str, Any]:
+    """The option by which a MuJoCo robot stays in the picture, if its model has such a camera."""
+    known = gymnasium.registry.get(name)
+    return {"camera_name": "track"} if known is not None and MUJOCO in str(known.entry_point) else {}
 
 
 def choose_backend() -> None:
