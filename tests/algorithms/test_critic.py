@@ -206,6 +206,26 @@ def test_critic_converges_to_value_iteration(kind):
         assert np.abs(value_iteration(kind, data, mu, np.ones(1), end) - exact).max() > 0.1 * size
 
 
+def test_members_with_targets_of_their_own_back_up_their_own_values():
+    """One step from different members on one transition: the gradient of each is towards its own target."""
+    data, mu = mdp(1)
+    batch = jax.tree.map(jnp.asarray, data)
+    one = jnp.ones((len(data), 1))
+    log_mu = jnp.log(jnp.asarray(mu, jnp.float32))[np.argmax(data.next_observation, -1), None]
+    config = replace(SMALL, critics=3, backup="mean", pessimism="mean-std").resolve(data.spec)
+    learner = init_critic(config, data.spec, jax.random.key(0))
+    q = np.asarray(learner.net.values(batch.observation, batch.action[:, None])[:, :, 0, 0, 0], np.float64)  # [E, B]
+    after = np.asarray(learner.average.values(batch.next_observation)[:, :, 0, :, 0], np.float64)  # [E, B, K]
+    goes_on = 1 - np.asarray(data.terminated, float)
+    own = (np.exp(np.asarray(log_mu, np.float64))[:, 0] * after).sum(-1)  # [E, B]
+    read = (np.exp(np.asarray(log_mu, np.float64))[:, 0] * (after.mean(0) - after.std(0))).sum(-1)
+    for targets, value in (("own", own), ("shared", read)):
+        state = CriticState(learner, first_beta(config))
+        metrics = update_critic(replace(config, targets=targets), data.spec, state, batch, one, Support(log_mu))[1]
+        target = np.asarray(data.reward, np.float64)[:, 0] + GAMMA * goes_on * value
+        assert float(metrics["loss"]) == pytest.approx(((q - target) ** 2).mean(1).sum(), rel=1e-4)
+
+
 def test_twin_critics_converge_to_the_same_values():
     data, mu = mdp(1)
     exact = value_iteration("boltzmann", data, mu, np.ones(1), data.terminated)

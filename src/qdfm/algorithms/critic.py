@@ -143,7 +143,7 @@ def regress(
     value: jax.Array,
     penalty: Callable[[jax.Array], jax.Array] | None = None,
 ) -> tuple[Learner, Metrics]:
-    """One step towards r + γ·value, given the next states' values `[B, objectives]`.
+    """One step towards r + γ·value, given the next states' values `[B, objectives]`, or each member's own `[E, ...]`.
 
     `penalty(values)` is added to the squared error, for the values `[E, B, D, K, objectives]` of all choices.
     """

@@ -25,8 +25,8 @@ from qdfm.algorithms.critic import (
     expected,
     greedy_law,
     preferred_values,
+    read,
     regress,
-    vector_values,
 )
 from qdfm.algorithms.learner import Learner
 from qdfm.data.dataset import Dataset
@@ -59,6 +59,9 @@ class GuidedConfig(CriticConfig):
     caution: float | None = None
     """Standard deviations of the ensemble's advantages by which guidance discounts an action; 0: values as `pessimism`
     reads them (None: 2 for several tokens and for continuous actions, else 0)."""
+    targets: str = "shared"
+    """What the members of the ensemble regress to: shared, the value as the ensemble is read; own, each to its own, so
+    that they differ by what the data leaves open."""
     backup: str | None = None
     """boltzmann, soft, mean or max (None: max for the Chebyshev utility, mean for several tokens and for
     continuous actions, else boltzmann)."""
@@ -83,6 +86,7 @@ class GuidedConfig(CriticConfig):
         config = super(GuidedConfig, config).resolve(spec)
         check_choice(config, "backup", ("boltzmann", "soft", "mean", "max"))
         check_choice(config, "beta_scale", ("none", "mean_abs", "share"))
+        check_choice(config, "targets", ("shared", "own"))
         if config.beta < 0:
             raise QDFMError(f"{self.name}: beta is {config.beta}; it must be at least 0.")
         if not 0 <= config.support_share <= 1:
@@ -188,10 +192,15 @@ def update_critic(
     config: GuidedConfig, spec: Spec, state: CriticState, batch: Dataset, preference: jax.Array, support: Support
 ) -> tuple[CriticState, Metrics]:
     """One step of Bellman regression; `support` holds the candidates at the next observations."""
-    target = state.learner.average
-    next_q = vector_values(config, spec, target, batch.next_observation, preference, support.actions)
-    worth = config.worth(spec, next_q, preference, batch.next_observation)
-    value = backup(config.backup, next_q, worth, support.log_mu, state.beta)
+    seen, target = batch.next_observation, state.learner.average
+    every = target.values(critic_context(config, spec, seen, preference), support.actions)
+    each = config.worth(spec, every, preference, seen)  # [E, B, T, M]
+    next_q = read(config, every, each)
+    worth = config.worth(spec, next_q, preference, seen)
+    if config.targets == "own":
+        value = jax.vmap(lambda q, w: backup(config.backup, q, w, support.log_mu, state.beta))(every, each)
+    else:
+        value = backup(config.backup, next_q, worth, support.log_mu, state.beta)
     new, metrics = regress(config, spec, state.learner, batch, preference, value)
     beta = _follow_beta(config, state.beta, metrics["q_abs"], support.log_mu, worth)
     return CriticState(new, beta), metrics | {"beta": beta}
