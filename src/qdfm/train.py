@@ -55,8 +55,7 @@ def train(
 
     `task` is written down with the run, so that `qdfm evaluate` knows where to play.
     """
-    if len(set(seeds)) != len(seeds) or not seeds:
-        raise QDFMError(f"The seeds {tuple(seeds)} repeat or are none; give different integers.")
+    keys = seed_keys(seeds)
     if options.chunk < 1:
         raise QDFMError(f"chunk is {options.chunk}; give at least 1.")
     dataset = config.adapt(dataset)
@@ -65,7 +64,6 @@ def train(
     _check_memory(dataset)
     folder = None if out is None else RunFolder.open(Path(out), config, dataset, tuple(seeds), options, resume, task)
     data = jax.device_put(dataset.normalised())
-    keys = jnp.stack([jax.random.key(seed, impl="threefry2x32") for seed in seeds])
     state = _initial(config, dataset.spec)(keys)
     at = Position()
     if folder is not None and resume:
@@ -97,10 +95,10 @@ def branching(
     The result finishes the training of any config that differs from this one only in later phases, and gives what
     `train` would have given.
     """
+    keys = seed_keys(seeds)
     dataset = config.adapt(dataset)
     _check_memory(dataset)
     data = jax.device_put(dataset.normalised())
-    keys = jnp.stack([jax.random.key(seed, impl="threefry2x32") for seed in seeds])
 
     def run(config: Config, state: Any, first: int, last: int | None) -> Any:
         config = config.resolve(dataset.spec)
@@ -117,6 +115,13 @@ def branching(
         return _agents(config.resolve(dataset.spec), dataset.spec, run(config, trunk, shared, None), seeds)
 
     return finish
+
+
+def seed_keys(seeds: Sequence[int]) -> jax.Array:
+    """The key of every seed, `[seeds]`, from which all that a run draws follows."""
+    if len(set(seeds)) != len(seeds) or not seeds:
+        raise QDFMError(f"The seeds {tuple(seeds)} repeat or are none; give different integers.")
+    return jnp.stack([jax.random.key(seed, impl="threefry2x32") for seed in seeds])
 
 
 def _agents(config: Config, spec: Spec, state: Any, seeds: Sequence[int]) -> list[Agent]:

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from made_up_cells import row, trained_cell
 
+import qdfm
 from qdfm.algorithms import ALGORITHMS, BC, QDFM
 from qdfm.algorithms.guidedcritic import GuidedConfig
+from qdfm.collect.mujoco import whole_returns
 from qdfm.data.actions import Bins, Codebook
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
@@ -19,7 +21,7 @@ from qdfm.envs.mujoco import TASKS
 from qdfm.errors import QDFMError
 from qdfm.experiments import EXPERIMENTS, control, mujoco
 from qdfm.experiments.cells import Settings
-from qdfm.experiments.control import Coding, Size, gain, near_best, shown, whole_returns
+from qdfm.experiments.control import Coding, Size, gain, near_best, shown
 from qdfm.experiments.mujoco import METHODS, QUICK_NAMES, STEPS, run, unguided
 from qdfm.experiments.mujoco_tables import BESIDE, PAPER, SEVEN, headlines, tabulate
 from qdfm.train import train
@@ -78,7 +80,7 @@ def test_without_guidance_the_run_ends_where_the_warm_up_does():
                                np.arange(50) % 10 == 9)  # fmt: skip
     config = QDFM(warmup_steps=4, critic_steps=3, improve_steps=3, hidden=(8,), batch_size=8)
     (short,), (long,) = (
-        train(c, data, progress=False) for c in (unguided(config), replace(config, improve_steps=0))
+        train(c, data, progress=False) for c in (unguided(config), replace(config, critic_steps=0, improve_steps=0))
     )  # fmt: skip
     for a, b in zip(jax.tree.leaves(short.policy), jax.tree.leaves(long.policy), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
@@ -88,13 +90,13 @@ def test_without_guidance_the_run_ends_where_the_warm_up_does():
 
 
 def test_only_whole_episodes_count_as_returns_of_the_data(monkeypatch):
-    monkeypatch.setattr(control, "HORIZON", 3)
+    monkeypatch.setattr(qdfm.collect.mujoco, "time_limit", lambda env: 3)
     # Episodes: 2 steps, terminated; 3 steps, cut off by the limit; 1 step, where the recording stopped.
     reward = [1.0, 2.0, 10.0, 20.0, 30.0, 100.0]
     terminated, truncated = [0, 1, 0, 0, 0, 0], [0, 0, 0, 0, 1, 1]
     seen = np.zeros((6, 1))
     data = Dataset.from_arrays(seen, [0, 1, 0, 1, 0, 1], reward, seen, terminated, truncated)
-    np.testing.assert_allclose(whole_returns(data), [3, 60])
+    np.testing.assert_allclose(whole_returns(HOPPER, data), [3, 60])
 
 
 def test_the_mark_is_by_the_interval_of_the_best():

@@ -69,12 +69,14 @@ def replayed(task: str, quantiser: ActionSpace | None, episodes: int = 20, seed:
     return episode_returns(known.env, actor_of(known), episodes, seed, quantiser)
 
 
-def whole_returns(task: str, data: Trajectories) -> np.ndarray:
+def whole_returns(task: str, data: Trajectories | Dataset) -> np.ndarray:
     """Returns of the episodes that ended or reached the time limit; those that were cut off earlier are left out."""
-    last = np.flatnonzero(np.r_[data.episode[1:] != data.episode[:-1], True])
+    episode = np.asarray(data.episode)
+    last = np.flatnonzero(np.r_[episode[1:] != episode[:-1], True])
     lengths = np.diff(np.r_[-1, last])
-    whole = data.terminated[last] | (lengths == time_limit(find_task(task).env))
-    returns: np.ndarray = np.bincount(data.episode, data.reward)[whole]
+    whole = np.asarray(data.terminated)[last] | (lengths == time_limit(find_task(task).env))
+    reward = np.asarray(data.reward, np.float64).reshape(-1)  # of the one objective
+    returns: np.ndarray = np.add.reduceat(reward, last + 1 - lengths)[whole]
     return returns
 
 

@@ -20,6 +20,7 @@ from qdfm.algorithms import QDFM
 from qdfm.experiments.ablations_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control import FULL, QUICK, Coding, Place, Size, play, trained
+from qdfm.experiments.mujoco import schedule
 from qdfm.experiments.report import provenance, write_report
 from qdfm.experiments.runtime import SCHEDULE, Scale, act_times, phase_rates
 
@@ -38,11 +39,9 @@ TIMING = Scale(seconds=0.5, chunk=100, calls=500)
 
 def models(**changes: Any) -> dict[str, QDFM]:
     """The two models, M = 64 and N = 20 unless changed; the schedule in the paper's proportions."""
-    warmup, critic, improve = (round(share * STEPS) for share in (0.15, 0.5, 0.35))
-    schedule: dict[str, Any] = {"warmup_steps": warmup, "critic_steps": critic, "improve_steps": improve}
-    schedule |= {"clone_steps": STEPS, "steps": 20, "samples": 64, "backup_samples": 64} | changes
-    ours = QDFM(behaviour="network", act_start="behaviour", endpoints="behaviour", **schedule)
-    return {"paper": QDFM.paper(**schedule), "ours": ours}
+    common = {**schedule(STEPS), "clone_steps": STEPS, "steps": 20, "samples": 64, "backup_samples": 64} | changes
+    ours = QDFM(behaviour="network", act_start="behaviour", endpoints="behaviour", **common)
+    return {"paper": QDFM.paper(**common), "ours": ours}
 
 
 class Trial(NamedTuple):

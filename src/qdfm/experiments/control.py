@@ -16,7 +16,7 @@ import numpy as np
 from qdfm.agent import Agent
 from qdfm.algorithms import QDFM
 from qdfm.algorithms.base import Config
-from qdfm.collect.mujoco import MILLION, collect_mujoco, replayed
+from qdfm.collect.mujoco import MILLION, collect_mujoco, replayed, whole_returns
 from qdfm.data.actions import quantisation_error
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import load_dataset
@@ -29,7 +29,6 @@ from qdfm.train import branching, fingerprint, train
 
 PLAYED = ("sampled", "greedy")
 MEDIUM = tuple(name for name in TASKS if name.endswith("-medium"))
-HORIZON = 1000  # steps after which the environments cut an episode off
 FRESH = 20_000  # transitions, collected anew, on which the quantisation error is measured
 FRESH_SEED = 10_000  # far from the seeds of the data
 REPLAYED = 40  # episodes of the behaviour through the quantiser, to which others are compared
@@ -102,19 +101,12 @@ def load(task: str, coding: Coding, transitions: int) -> Dataset:
     return data
 
 
-def whole_returns(data: Dataset) -> np.ndarray:
-    """Returns `[episodes]` of the episodes that the environment ended; where the recording stopped is no end."""
-    lengths = np.bincount(np.unique(data.episode, return_inverse=True)[1])
-    last = np.cumsum(lengths) - 1
-    return data.returns()[np.asarray(data.terminated)[last] | (lengths >= HORIZON), 0]
-
-
 def behaviour(cells: Cells, place: Place) -> dict[str, Any]:
     """The cell of the data's own policy: what the data hold, and what is left of it when actions are quantised."""
 
     def compute() -> dict[str, Any]:
         data = place.data()
-        returns, space = whole_returns(data), data.spec.actions
+        returns, space = whole_returns(place.task, data), data.spec.actions
         fresh = collect_mujoco(place.task, FRESH, seed=FRESH_SEED, workers=1)
         facts = {
             "transitions": len(data),

@@ -24,10 +24,10 @@ CANDIDATES = 16  # of best-of-n
 SEEDS = {"codebook": 5, "tokens": 3}
 
 
-def qdfm(steps: int, shares: tuple[float, float, float] = (0.15, 0.5, 0.35), **changes: Any) -> QDFM:
-    """So many steps in all; by default in the paper's proportions, 150k : 500k : 350k."""
+def schedule(steps: int, shares: tuple[float, float, float] = (0.15, 0.5, 0.35)) -> dict[str, Any]:
+    """So many steps of QDFM in all; by default in the paper's proportions, 150k : 500k : 350k."""
     warmup, critic, improve = (round(share * steps) for share in shares)
-    return QDFM(warmup_steps=warmup, critic_steps=critic, improve_steps=improve, **changes)
+    return {"warmup_steps": warmup, "critic_steps": critic, "improve_steps": improve}
 
 
 def unguided(config: QDFM) -> QDFM:
@@ -55,9 +55,9 @@ def baselines(steps: int, **networks: Any) -> dict[str, Config]:
 
 
 # A longer warm-up; in the last phase the weights are at hand, and the flow has not far to go.
-TOKENS_QDFM = qdfm(STEPS["tokens"], (0.4, 0.5, 0.1), samples=16, **WIDE)
+TOKENS_QDFM = QDFM(**schedule(STEPS["tokens"], (0.4, 0.5, 0.1)), samples=16, **WIDE)
 METHODS: dict[str, dict[str, Config]] = {
-    "codebook": {"QDFM": qdfm(STEPS["codebook"]), **baselines(STEPS["codebook"])},
+    "codebook": {"QDFM": QDFM(**schedule(STEPS["codebook"])), **baselines(STEPS["codebook"])},
     "tokens": {
         "QDFM": TOKENS_QDFM,
         "QDFM-unguided": unguided(TOKENS_QDFM),

@@ -23,13 +23,13 @@ from qdfm.data.actions import Codebook
 from qdfm.data.dataset import Dataset
 from qdfm.experiments.cells import FULL_SEEDS, Cells, Settings
 from qdfm.experiments.control import Coding, load
-from qdfm.experiments.mujoco import baselines, qdfm
+from qdfm.experiments.mujoco import baselines, schedule
 from qdfm.experiments.report import provenance, write_report
 from qdfm.experiments.runtime_report import FINDINGS, NOTES, draw, headlines, tabulate
-from qdfm.train import compiled_phase, train
+from qdfm.train import compiled_phase, seed_keys, train
 
 SCHEDULE = 1_000_000  # the paper's gradient steps; QDFM has 150k + 500k + 350k of them
-METHODS: dict[str, Config] = {"QDFM": qdfm(SCHEDULE), "QDFM.paper": QDFM.paper(), **baselines(SCHEDULE)}
+METHODS: dict[str, Config] = {"QDFM": QDFM(**schedule(SCHEDULE)), "QDFM.paper": QDFM.paper(), **baselines(SCHEDULE)}
 WHOLE = "QDFM"  # the method whose schedule is run in full
 WARM = 3  # scans before the timed ones: until a state has passed through its program, JAX may compile it again
 
@@ -200,7 +200,7 @@ def phase_rates(config: Config, dataset: Dataset, seeds: int, scale: Scale) -> d
     config = config.resolve(dataset.spec)
     algorithm = config.build(dataset.spec)
     data = jax.device_put(dataset.normalised())
-    keys = jnp.stack([jax.random.key(seed, impl="threefry2x32") for seed in range(seeds)])
+    keys = seed_keys(range(seeds))
     state = jax.jit(jax.vmap(algorithm.init))(keys)
     out = {}
     for index in range(len(algorithm.phases)):
