@@ -135,3 +135,10 @@ def test_random_behaviour_in_an_id() -> None:
     assert (np.bincount(loaded.action[:, 0]) > 2_300).all()  # 2,500 expected of each, 43 the standard deviation
     with pytest.raises(QDFMError, match="task or data file 'deep-sea-treasure-v9'; did you mean 'deep-sea-tre"):
         load_dataset("deep-sea-treasure-v9")
+
+
+@pytest.mark.parametrize("option", ["bins", "codebook"])
+def test_a_division_into_one_is_refused_before_anything_is_collected(option, monkeypatch):
+    monkeypatch.setattr("qdfm.collect.mujoco.load_mujoco", lambda *args: pytest.fail("collected"))
+    with pytest.raises(QDFMError, match=r"1 .* say nothing; give at least 2"):
+        load_dataset("hopper-medium", **{option: 1})

@@ -76,8 +76,7 @@ class Bins:
         rows = continuous(actions)
         if spread not in ("uniform", "quantile"):
             raise unknown("spread", spread, ("uniform", "quantile"))
-        if count < 2:
-            raise QDFMError(f"{count} bins per dimension say nothing; give at least 2.")
+        check_count("bins per dimension", count)
         if spread == "uniform":
             values = np.linspace(rows.min(0), rows.max(0), count)
         else:
@@ -119,8 +118,7 @@ class Codebook:
         from scipy.cluster.vq import kmeans2
 
         points, rng = continuous(actions), np.random.default_rng(seed)
-        if count < 2:
-            raise QDFMError(f"{count} actions of a codebook say nothing; give at least 2.")
+        check_count("actions of a codebook", count)
         distinct = np.unique(points, axis=0)
         if len(distinct) <= count:
             return cls(tuple(tuple(float(v) for v in row) for row in distinct))
@@ -160,6 +158,12 @@ class Codebook:
 
 ActionSpace = Discrete | MultiDiscrete | Bins | Codebook
 KINDS: dict[str, Any] = {c.kind: c for c in (Discrete, MultiDiscrete, Bins, Codebook)}
+
+
+def check_count(what: str, count: int) -> None:
+    """Refuse a division into fewer than two, which leaves nothing to choose."""
+    if count < 2:
+        raise QDFMError(f"{count} {what} say nothing; give at least 2.")
 
 
 def quantisation_error(space: ActionSpace, actions: np.ndarray) -> float:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from qdfm.data.actions import Bins, Codebook
+from qdfm.data.actions import Bins, Codebook, check_count
 from qdfm.data.dataset import Dataset, Discretise
 from qdfm.data.minari import LIKE_AN_ID, read_minari
 from qdfm.data.tables import Columns, NumActions, read_npz, read_table
@@ -172,9 +172,14 @@ def _only(given: dict[str, Any], name: str, *allowed: str) -> None:
 
 
 def _discretise(bins: int | None, codebook: int | None) -> Discretise | None:
+    """How actions become tokens, checked here because collecting the data may take minutes."""
     if bins is not None:
+        check_count("bins per dimension", bins)
         return partial(Bins.fit, count=bins)
-    return None if codebook is None else partial(Codebook.fit, count=codebook)
+    if codebook is None:
+        return None
+    check_count("actions of a codebook", codebook)
+    return partial(Codebook.fit, count=codebook)
 
 
 def collected(kind: str, name: str, **options: Any) -> Dataset:

@@ -18,9 +18,7 @@ CODINGS = {str(c): c for c in (*(Coding("codebook", k) for k in CODEBOOKS), *(Co
 COMPARED = "codebook-16"  # where all methods are tried
 SEEDS = 3
 # Smaller than in `mujoco`: the size of the flow is not the question here.
-BINNED = QDFM(
-    **schedule(STEPS["codebook"], (0.4, 0.5, 0.1)), samples=16
-)  # smaller than in `mujoco`: its size is not the question
+BINNED = QDFM(**schedule(STEPS["codebook"], (0.4, 0.5, 0.1)), samples=16)
 QUICK_NAMES = {
     "coding": ("codebook-16", "codebook-64", "bins-9"),
     "task": ("hopper-medium",),
