@@ -4,21 +4,26 @@ QDFM with codebooks of 8 to 256 joint actions on all data sets, and with 3 to 41
 each beside what its quantiser leaves of the behaviour; then every method at K_act = 16, in raw returns.
 """
 
+from dataclasses import replace
+
 from qdfm.algorithms import QDFM
 from qdfm.algorithms.base import Config
 from qdfm.envs.mujoco import TASKS
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control import FULL, MEDIUM, QUICK, Coding, Place, behaviour, total_steps, trained
 from qdfm.experiments.divisions_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
-from qdfm.experiments.mujoco import METHODS, STEPS, schedule
+from qdfm.experiments.mujoco import METHODS, NETWORKS, STEPS, schedule
 from qdfm.experiments.report import provenance, write_report
 
 CODEBOOKS, BINS = (8, 16, 32, 64, 256), (3, 5, 9, 21, 41)
 CODINGS = {str(c): c for c in (*(Coding("codebook", k) for k in CODEBOOKS), *(Coding("bins", k) for k in BINS))}
 COMPARED = "codebook-16"  # where all methods are tried
 SEEDS = 3
-# Smaller than in `mujoco`: the size of the flow is not the question here.
-BINNED = QDFM(**schedule(STEPS["codebook"], (0.4, 0.5, 0.1)), samples=16)
+SHARE = 0.5  # of the gradient steps in `mujoco`
+# A smaller network than in `mujoco`: the size of the flow is not the question here.
+BINNED = QDFM(
+    **schedule(STEPS["codebook"], (0.45, 0.45, 0.1)), samples=16, batch_size=1024, target_rate=0.02, **NETWORKS
+)  # fmt: skip
 QUICK_NAMES = {
     "coding": ("codebook-16", "codebook-64", "bins-9"),
     "task": ("hopper-medium",),
@@ -37,7 +42,7 @@ def run(settings: Settings) -> None:
     """Train, play, tabulate, draw."""
     picked = settings.picked({"coding": CODINGS, "task": TASKS, "method": METHODS["codebook"]}, QUICK_NAMES)
     cells, seeds = Cells(settings), settings.seed_range(SEEDS)
-    size = QUICK if settings.quick else FULL
+    size = QUICK if settings.quick else replace(FULL, share=SHARE)
     results: Results = {}
     for task in picked["task"]:
         for coding in picked["coding"]:

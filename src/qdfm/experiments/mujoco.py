@@ -17,10 +17,12 @@ from qdfm.experiments.mujoco_tables import FINDINGS, NOTES, Results, headlines, 
 from qdfm.experiments.report import provenance, write_report
 
 CODINGS = {"codebook": Coding("codebook", 256), "tokens": Coding("bins", 41)}
-STEPS = {"codebook": 60_000, "tokens": 150_000}  # gradient steps of every method
+STEPS = {"codebook": 80_000, "tokens": 120_000}  # gradient steps of every method
+NETWORKS: dict[str, Any] = {"ema": 0.9995}  # the policies are averaged over some thousand steps
 # For one token per dimension: what the expert of HalfCheetah takes to be imitated; the critic may stay small.
 WIDE: dict[str, Any] = {"hidden": (512, 512), "critic_hidden": (256, 256), "batch_size": 1024, "ema": 0.9995}
 CANDIDATES = 16  # of best-of-n
+TOKENS_RIVALS = ("AWAC", "BC", "IQL")  # imitation, and those that do not maximise over actions never seen
 SEEDS = {"codebook": 5, "tokens": 3}
 
 
@@ -35,10 +37,11 @@ def unguided(config: QDFM) -> QDFM:
     return replace(config, improve_steps=0)
 
 
-def baselines(steps: int, **networks: Any) -> dict[str, Config]:
-    """The paper's seven, and three beside; those that read a policy off QDFM's critic train it for as long."""
+def baselines(steps: int, flow: QDFM, **networks: Any) -> dict[str, Config]:
+    """The paper's seven, and three beside; those that read a policy off QDFM's critic train it like that `flow`."""
     cloned: dict[str, Any] = {k: v for k, v in networks.items() if k != "critic_hidden"}
-    guided: dict[str, Any] = {"clone_steps": steps // 2, "critic_steps": steps // 2, **networks}
+    critic: dict[str, Any] = {"critic_steps": flow.critic_steps, "target_rate": flow.target_rate}
+    guided: dict[str, Any] = {"clone_steps": steps - flow.critic_steps, **critic, **networks}
     clone = round(0.15 * steps)
     return {
         "AWAC": AWAC(train_steps=steps, **networks),
@@ -54,15 +57,19 @@ def baselines(steps: int, **networks: Any) -> dict[str, Config]:
     }
 
 
+# The logged actions as endpoints: the last phase goes on learning the behaviour while it is guided.
+CODEBOOK_QDFM = QDFM(
+    **schedule(STEPS["codebook"], (0.3, 0.3, 0.4)), endpoints="data", target_rate=0.02, **NETWORKS
+)  # fmt: skip
 # A longer warm-up; in the last phase the weights are at hand, and the flow has not far to go.
-TOKENS_QDFM = QDFM(**schedule(STEPS["tokens"], (0.4, 0.5, 0.1)), samples=16, **WIDE)
+TOKENS_QDFM = QDFM(**schedule(STEPS["tokens"], (0.45, 0.45, 0.1)), samples=16, target_rate=0.01, **WIDE)
 METHODS: dict[str, dict[str, Config]] = {
-    "codebook": {"QDFM": QDFM(**schedule(STEPS["codebook"])), **baselines(STEPS["codebook"])},
+    "codebook": {"QDFM": CODEBOOK_QDFM, **baselines(STEPS["codebook"], CODEBOOK_QDFM, **NETWORKS)},
     "tokens": {
         "QDFM": TOKENS_QDFM,
         "QDFM-unguided": unguided(TOKENS_QDFM),
         "QDFM-best-of-16": replace(TOKENS_QDFM, candidates=CANDIDATES),
-        **baselines(STEPS["tokens"], **WIDE),
+        **{name: baselines(STEPS["tokens"], TOKENS_QDFM, **WIDE)[name] for name in TOKENS_RIVALS},
     },
 }
 QUICK_NAMES = {"task": ("hopper-medium",), "method": ("QDFM", "QDFM-unguided", "BC")}

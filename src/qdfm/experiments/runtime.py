@@ -29,7 +29,8 @@ from qdfm.experiments.runtime_report import FINDINGS, NOTES, draw, headlines, ta
 from qdfm.train import compiled_phase, seed_keys, train
 
 SCHEDULE = 1_000_000  # the paper's gradient steps; QDFM has 150k + 500k + 350k of them
-METHODS: dict[str, Config] = {"QDFM": QDFM(**schedule(SCHEDULE)), "QDFM.paper": QDFM.paper(), **baselines(SCHEDULE)}
+QDFM_1M = QDFM(**schedule(SCHEDULE))
+METHODS: dict[str, Config] = {"QDFM": QDFM_1M, "QDFM.paper": QDFM.paper(), **baselines(SCHEDULE, QDFM_1M)}
 WHOLE = "QDFM"  # the method whose schedule is run in full
 WARM = 3  # scans before the timed ones: until a state has passed through its program, JAX may compile it again
 
