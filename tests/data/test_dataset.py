@@ -294,7 +294,7 @@ def test_images_keep_their_bytes_and_mixed_types_become_floats() -> None:
     image = Dataset.from_arrays(**arrays(observation=pixels, next_observation=pixels))
     assert image.observation.dtype == image.next_observation.dtype == np.uint8
     assert image.spec.observation_dtype == "uint8"
-    assert image.spec.normalisation == Normalisation()
+    assert image.spec.normalisation.observation_mean == image.spec.normalisation.observation_std == ()
     mixed = Dataset.from_arrays(**arrays(observation=pixels, next_observation=pixels.astype(float)))
     assert mixed.observation.dtype == mixed.next_observation.dtype == np.float32
 
@@ -527,3 +527,55 @@ def test_nothing_need_be_legal_beyond_the_end() -> None:
     after[0] = False
     with pytest.raises(QDFMError, match="next_mask forbids every choice in row 0"):
         Dataset.from_arrays(obs, [0, 1, 0, 1], np.zeros(n), obs, ended, mask=legal, next_mask=after)
+
+
+def team(n: int = 6, **changes: Any) -> Dataset:
+    """Two agents that see three numbers each, and a global state of two numbers, the second of them constant."""
+    rng = np.random.default_rng(1)
+    seen = rng.normal(size=(2, n, 2, 3)) * [[1, 5, 1], [2, 1, 1]] + [[0, 3, 0], [4, 0, 1]]
+    state = np.stack([rng.normal(2, 3, (2, n)), np.full((2, n), 0.1)], -1)
+    action, ended = np.arange(2 * n).reshape(n, 2) % 3, np.arange(n) % 3 == 2
+    good = {"state": state[0], "next_state": state[1], "agents": 2, "num_actions": (3, 3)}
+    return Dataset.from_arrays(seen[0], action, np.zeros(n), seen[1], ended, **(good | changes))
+
+
+def test_a_team_is_normalised_alike_for_every_agent_and_its_state_apart() -> None:
+    data = team()
+    seen = data.normalised()
+    for column in range(3):
+        values = [float(data.observation[i, g, column]) for i in range(6) for g in range(2)]
+        mean = sum(values) / 12
+        std = (sum((v - mean) ** 2 for v in values) / 12) ** 0.5
+        for raw, shown in ((data.observation, seen.observation), (data.next_observation, seen.next_observation)):
+            np.testing.assert_allclose(shown[..., column], (raw[..., column] - mean) / std, rtol=1e-4, atol=1e-5)
+    assert abs(seen.observation[:, 0, 0].mean()) > 0.3  # an agent alone is not centred: the column tells agents apart
+    values = [float(v) for v in data.state[:, 0]]
+    mean = sum(values) / 6
+    std = (sum((v - mean) ** 2 for v in values) / 6) ** 0.5
+    for raw, shown in ((data.state, seen.state), (data.next_state, seen.next_state)):
+        np.testing.assert_allclose(shown[:, 0], (raw[:, 0] - mean) / std, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(shown[:, 1], 0, atol=1e-6)  # constant
+    assert seen.state.dtype == np.float32
+    np.testing.assert_allclose(jax.jit(lambda d: d.normalised())(data).state, seen.state, rtol=1e-5, atol=1e-6)
+    assert same(team(normalise=False).normalised(), team(normalise=False))
+    without = team(state=None, next_state=None)
+    assert without.normalised().state is None
+    assert without.spec.normalisation.state_mean == ()
+
+
+def test_a_state_of_bytes_stays_as_it_is() -> None:
+    pixels = np.zeros((6, 4), np.uint8)
+    data = team(state=pixels, next_state=pixels)
+    assert data.spec.normalisation.state_mean == ()
+    assert data.normalised().state.dtype == np.uint8
+
+
+def test_a_spec_written_before_states_were_normalised_still_loads() -> None:
+    spec = team().spec
+    assert Spec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    old = json.loads(json.dumps(spec.to_json()))
+    del old["normalisation"]["state_mean"], old["normalisation"]["state_std"]
+    loaded = Spec.from_json(old)
+    assert loaded.normalisation == replace(spec.normalisation, state_mean=(), state_std=())
+    state = np.ones((3, 2), np.float32)
+    assert loaded.normalise_state(state) is state

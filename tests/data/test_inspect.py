@@ -115,6 +115,25 @@ def test_constant_features() -> None:
     assert inspect(healthy(observation=pixels, next_observation=pixels)).warnings == ()
 
 
+def test_a_team_and_its_state() -> None:
+    rng = np.random.default_rng(0)
+    seen = np.concatenate([rng.normal(size=(1200, 2, 1)), np.broadcast_to(np.eye(2), (1200, 2, 2))], 2)
+    state = rng.normal(size=(1200, 5))
+    changes = {"observation": seen, "next_observation": seen, "action": rng.integers(0, 4, (1200, 2)), "agents": 2}
+    data = healthy(**changes, state=state, next_state=state)
+    report, text = inspect(data), shown(data)
+    assert (report.agents, report.state_shape, report.observation_shape) == (2, (5,), (2, 3))
+    assert report.warnings == ()  # the columns that tell the agents apart are constant for each, not for all
+    assert [line.split() for line in text.splitlines() if line.startswith(("agents", "global"))] == [
+        ["agents", "2"],
+        ["global", "state", "(5,)"],
+    ]
+    assert "agents" not in shown(healthy())
+    assert "global state" not in shown(healthy())
+    seen = seen * [1, 1, 0]
+    warned(healthy(**changes | {"observation": seen}), "Constant observation features: 2;")
+
+
 def test_constant_reward() -> None:
     reward = np.random.default_rng(0).normal(size=(1200, 2))
     reward[:, 1] = -1

@@ -98,19 +98,26 @@ class Dataset:
             observation=s.normalise_observation(self.observation),
             next_observation=s.normalise_observation(self.next_observation),
             reward=s.normalise_reward(self.reward),
+            state=None if self.state is None else s.normalise_state(self.state),
+            next_state=None if self.next_state is None else s.normalise_state(self.next_state),
         )
 
     def with_normalisation(self, observation: bool = True, reward: bool = False) -> "Dataset":
-        """The same rows with a spec whose normalisation is fitted on them.
+        """The same rows with a spec whose normalisation is fitted on them: on the rows of all agents alike in a team,
+        and on a global state where there is one.
 
         With `reward`, a preference weighs objectives in units of their rewards' deviation.
         """
         norm = Normalisation()
         if observation and np.dtype(self.spec.observation_dtype).kind == "f":
-            x = np.asarray(self.observation, np.float64).reshape(len(self), -1)
-            named = np.asarray(self.spec.categories or (0,) * x.shape[1]) > 0  # categories stay as they are
-            mean, std = np.where(named, 0.0, x.mean(0)), np.where(named, 1.0, _spread(x))
+            x = np.asarray(self.observation, np.float64).reshape(len(self) * self.spec.agents, -1)
+            mean, std = (np.tile(v, self.spec.agents) for v in (x.mean(0), _spread(x)))
+            named = np.asarray(self.spec.categories or (0,) * len(mean)) > 0  # categories stay as they are
+            mean, std = np.where(named, 0.0, mean), np.where(named, 1.0, std)
             norm = replace(norm, observation_mean=_floats(mean), observation_std=_floats(std))
+        if observation and self.state is not None and self.state.dtype.kind == "f":
+            x = np.asarray(self.state, np.float64).reshape(len(self), -1)
+            norm = replace(norm, state_mean=_floats(x.mean(0)), state_std=_floats(_spread(x)))
         if reward:
             norm = replace(norm, reward_scale=_floats(_spread(np.asarray(self.reward, np.float64))))
         return replace(self, spec=replace(self.spec, normalisation=norm))
@@ -163,6 +170,8 @@ class Dataset:
             observation_mean=(own.observation_mean or (0.0,) * size) + norm.observation_mean[size:],
             observation_std=(own.observation_std or (1.0,) * size) + norm.observation_std[size:],
             reward_scale=_floats(best - worst),
+            state_mean=own.state_mean,
+            state_std=own.state_std,
         )
         return replace(data, spec=replace(wider, normalisation=norm))
 

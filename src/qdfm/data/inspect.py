@@ -45,6 +45,8 @@ class Report:
     observation_dtype: str
     choices: tuple[int, ...]  # of each token
     objectives: int
+    agents: int  # 1 where there is no team
+    state_shape: tuple[int, ...] | None  # of a global state
     masked: bool
     terminated: int
     truncated: int
@@ -67,6 +69,8 @@ def inspect(dataset: Dataset) -> Report:
         observation_dtype=spec.observation_dtype,
         choices=spec.choices,
         objectives=spec.objectives,
+        agents=spec.agents,
+        state_shape=spec.state_shape,
         masked=dataset.mask is not None,
         terminated=int(np.sum(dataset.terminated)),
         truncated=int(np.sum(dataset.truncated)),
@@ -142,7 +146,7 @@ def _observation_warnings(dataset: Dataset) -> list[str]:
     observation = np.asarray(dataset.observation)
     if observation.dtype == np.uint8:  # the border of an image may well be constant
         return []
-    flat = observation.reshape(len(observation), -1)
+    flat = observation.reshape(len(observation) * dataset.spec.agents, -1)  # what tells agents apart is not constant
     constant = np.flatnonzero(flat.min(0) == flat.max(0))
     return [f"Constant observation features: {_names(constant)}; leave them out."] if constant.size else []
 
@@ -197,6 +201,8 @@ def _facts(report: Report) -> Table:
         ("episode length", f"{length.min:g} / {length.mean:.1f} / {length.max:g} (min / mean / max)"),
         ("observation", f"{report.observation_shape} {report.observation_dtype}"),
         ("tokens × choices", actions),
+        *((("agents", str(report.agents)),) if report.agents > 1 else ()),
+        *((("global state", f"{report.state_shape}"),) if report.state_shape is not None else ()),
         ("objectives", str(report.objectives)),
         ("legality masks", "yes" if report.masked else "no"),
         ("terminated", f"{report.terminated:,}"),
