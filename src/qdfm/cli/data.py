@@ -20,7 +20,7 @@ class InspectArguments:
     """What is in the data: shapes, objectives, actions, returns, and what looks odd."""
 
     source: Annotated[Positional[str], arg(metavar="NAME_OR_FILE")]
-    """A built-in task, a .npz, .parquet or .csv file, a Minari id or a Gymnasium id."""
+    """A built-in task, a .npz, .parquet, .csv or SMAC .h5 file, a Minari id or a Gymnasium id."""
     data: Annotated[DataArguments, FLAT] = dataclasses.field(default_factory=DataArguments)
 
 

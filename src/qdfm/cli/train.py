@@ -26,8 +26,8 @@ class TrainArguments:
     """Train on a built-in task or on a log file, and keep everything in one folder."""
 
     task: Annotated[Positional[str], arg(metavar="TASK")]
-    """A built-in task (see qdfm list), a .npz, .parquet or .csv file, a Minari id, or a Gymnasium id for random
-    behaviour there."""
+    """A built-in task (see qdfm list), a .npz, .parquet, .csv or SMAC .h5 file, a Minari id, or a Gymnasium id for
+    random behaviour there."""
     algo: str = "qdfm"
     """The algorithm (see qdfm list); its own options follow below, those of another with --algo A --help."""
     seeds: int = 1

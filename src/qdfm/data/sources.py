@@ -14,12 +14,13 @@ from typing import Any
 from qdfm.data.actions import Bins, Codebook, check_count
 from qdfm.data.dataset import Dataset, Discretise
 from qdfm.data.minari import LIKE_AN_ID, read_minari
+from qdfm.data.smac import read_smac
 from qdfm.data.tables import Columns, NumActions, read_npz, read_table
 from qdfm.envs.mujoco import TASKS
 from qdfm.errors import QDFMError
 
 DEFAULT_BINS = 41  # per dimension of the built-in MuJoCo tasks
-SUFFIXES = (".npz", ".parquet", ".csv")
+SUFFIXES = (".npz", ".parquet", ".csv", ".h5", ".hdf5")
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,8 @@ def load_dataset(
     transitions: int | None = None,
     seed: int | None = None,
 ) -> Dataset:
-    """The data of a built-in name, of a `.npz`, `.parquet` or `.csv` file, of a Minari id, or of a Gymnasium id.
+    """The data of a built-in name, of a `.npz`, `.parquet` or `.csv` file, of SMAC's (`.h5`, `.hdf5`), of a Minari id,
+    or of a Gymnasium id.
 
     A relative path that does not exist here is looked for under the folder that the environment variable
     QDFM_DATA names. `columns` names the columns of a table; `num_actions` and `normalise` are those of
@@ -142,6 +144,9 @@ def load_dataset(
     }  # fmt: skip
     given = {option: value for option, value in options.items() if value is not None}
     if is_file(name_or_path):
+        if path.suffix.lower() in (".h5", ".hdf5"):
+            _only(given, name)
+            return read_smac(_find(path), normalise)
         _only(given, name, "columns", "num_actions", "bins", "codebook")
         found = _find(path)
         if path.suffix.lower() != ".npz":
