@@ -55,6 +55,14 @@ def test_data_make_in_an_id(capsys):
         assert f"{option} does not concern the built-in multigoal-2; leave it out." in said
 
 
+def test_data_make_of_a_built_in_that_takes_options(capsys):
+    assert main(["data", "make", "matrix", "--steps", "50", "--seed", "3"]) == 0
+    assert "Wrote 50 transitions, mean return [" in capsys.readouterr().out
+    made, same = qdfm.load_dataset("matrix.npz"), qdfm.load_dataset("matrix", transitions=50, seed=3)
+    np.testing.assert_array_equal(made.action, same.action)
+    assert (made.action != qdfm.load_dataset("matrix", transitions=50).action).any()
+
+
 def test_a_file_that_cannot_be_written(capsys):
     Path("file").touch()
     said = refusal(capsys, "data", "make", "multigoal-2", "--out", "file/x.npz")

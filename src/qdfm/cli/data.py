@@ -44,9 +44,9 @@ class MakeArguments:
     name: Annotated[Positional[str], arg(metavar="NAME")]
     """A built-in task, a MuJoCo task such as hopper-medium, a Gymnasium or MO-Gymnasium id with discrete actions."""
     steps: int | None = None
-    """How many transitions to collect (default: 10000 in a Gymnasium id, 1000000 of a MuJoCo task)."""
+    """How many transitions to collect (default: 10000 in a Gymnasium id, 20000 of matrix, 1000000 of a MuJoCo task)."""
     seed: int | None = None
-    """The seed to collect with in a Gymnasium id or a MuJoCo task (default: 0)."""
+    """The seed to collect with in a Gymnasium id, the matrix game or a MuJoCo task (default: 0)."""
     out: Path | None = None
     """The .npz file (default: NAME.npz)."""
     replace: bool = False
@@ -73,13 +73,14 @@ def make(words: Sequence[str]) -> None:
 
 
 def _made(args: MakeArguments) -> Dataset:
-    if args.name in GENERATORS:
-        for option in ("steps", "seed"):
-            if getattr(args, option) is not None:
-                raise QDFMError(f"--{option} does not concern the built-in {args.name}; leave it out.")
-        return GENERATORS[args.name].make()
-    given = {"transitions": args.steps, "seed": args.seed}
-    return collected("task", args.name, **{k: v for k, v in given.items() if v is not None})
+    given = {k: v for k, v in (("transitions", args.steps), ("seed", args.seed)) if v is not None}
+    if args.name not in GENERATORS:
+        return collected("task", args.name, **given)
+    for option in given:
+        if option not in GENERATORS[args.name].options:
+            flag = {"transitions": "--steps", "seed": "--seed"}[option]
+            raise QDFMError(f"{flag} does not concern the built-in {args.name}; leave it out.")
+    return GENERATORS[args.name].make(**given)
 
 
 def _make_minari(args: MakeArguments) -> None:

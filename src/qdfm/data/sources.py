@@ -61,6 +61,12 @@ def _resource() -> Dataset:
     return collect_resource()
 
 
+def _matrix(**options: int) -> Dataset:
+    from qdfm.collect.matrix import collect_matrix
+
+    return collect_matrix(**options)
+
+
 def _cartpole_2obj() -> Dataset:
     from qdfm.collect.cartpole import collect_cartpole_2obj
 
@@ -95,6 +101,9 @@ GENERATORS: dict[str, Generator] = {
     "resource-gathering": Generator(
         _resource, "Gold, a diamond and safety: bold and careful seekers, and random walks"
     ),
+    "matrix": Generator(
+        _matrix, "Two agents, one step, two objectives: a habit of acting alike", options=("transitions", "seed")
+    ),
     **{
         name: Generator(
             partial(_mujoco, name),
@@ -126,9 +135,9 @@ def load_dataset(
     actions of these become so many `bins` per dimension, or the nearest of so many actions of a `codebook`. A Gymnasium
     or MO-Gymnasium id with discrete actions gives the random behaviour of `collect_gymnasium(id)`.
 
-    `transitions` are the first of a Minari set, or those that are collected in a Gymnasium id or a MuJoCo task, with
-    `seed`. A MuJoCo task is read from its Minari set (`qdfm data make` writes it); without `transitions` and without
-    the set, a million are collected, which takes minutes, and kept as that set.
+    `transitions` are the first of a Minari set, or those that are collected in a Gymnasium id, a MuJoCo task or the
+    matrix game, with `seed`. A MuJoCo task is read from its Minari set (`qdfm data make` writes it); without
+    `transitions` and without the set, a million are collected, which takes minutes, and kept as that set.
     """
     if bins is not None and codebook is not None:
         raise QDFMError("bins and codebook are two ways to discretise actions; give one.")

@@ -8,6 +8,7 @@ from qdfm.envs.base import JaxEnv
 from qdfm.envs.cartpole import CartPole
 from qdfm.envs.cartpole2obj import CartPole2Obj
 from qdfm.envs.fork import Fork
+from qdfm.envs.matrix import Matrix
 from qdfm.envs.mogym import deep_sea_treasure, resource_gathering
 from qdfm.envs.multigoal import GOAL_X, MultiGoal
 
@@ -20,4 +21,5 @@ ENVIRONMENTS: dict[str, Callable[[], JaxEnv]] = {
     "cartpole": CartPole,
     "cartpole-2obj": CartPole2Obj,
     "acrobot": Acrobot,
+    "matrix": Matrix,
 }
