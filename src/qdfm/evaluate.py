@@ -75,8 +75,9 @@ def evaluate(
     progress: bool = False,
     workers: int = 1,
 ) -> Evaluation:
-    """Play episodes in a built-in environment (by name or itself), in a Gymnasium one (by id or itself), or where a
-    MuJoCo task such as hopper-medium plays; its returns, where not discounted, come with scores.
+    """Play episodes in a built-in environment (by name or itself), in a Gymnasium one (by id or itself), on a map of
+    SMAC such as smac-3m, or where a MuJoCo task such as hopper-medium plays; its returns, where not discounted, come
+    with scores.
 
     The preference is one for all episodes or one for each, `[episodes, objectives]`. With `gamma` below 1 the returns
     are discounted: step t of an episode, counted from 0, weighs gamma^t. `progress` shows a bar for environments that
@@ -182,10 +183,10 @@ def _evaluate_gymnasium(
     from gymnasium.spaces import Box
 
     from qdfm.envs.gymnasium import action_masks, action_tokens
-    from qdfm.envs.vector import PARALLEL, vectorised
+    from qdfm.envs.vector import copies_of, vectorised
 
     spec, omega = agent.spec, _preferences(agent, preference, episodes)
-    copies = 1 if not isinstance(env, str) else min(episodes, PARALLEL if workers == 1 else workers)
+    copies = copies_of(env, episodes, workers)
     seeds: list[int | None] = [int(s) for s in np.random.default_rng(seed).integers(2**31, size=episodes)]
     returns = np.zeros((episodes, spec.objectives))
     lengths, terminated = np.zeros(episodes, int), np.zeros(episodes, bool)

@@ -29,8 +29,8 @@ class PlayArguments:
     checkpoint: Annotated[Positional[Path], arg(metavar="CHECKPOINT")]
     """An agent-SEED.safetensors file."""
     env: str | None = None
-    """A built-in environment, a MuJoCo task such as hopper-medium, or a Gymnasium id (default: the task that the file's
-    run was trained on)."""
+    """A built-in environment, a MuJoCo task such as hopper-medium, a map of SMAC such as smac-3m, or a Gymnasium id
+    (default: the task that the file's run was trained on)."""
     seed: int = 0
     """Seed of the episodes."""
     gamma: float = 1.0

@@ -21,6 +21,7 @@ from qdfm.envs.registry import ENVIRONMENTS
 from qdfm.errors import QDFMError, unknown
 
 LIKE_AN_ID = re.compile(r".*-v\d+|.*/.*")
+SMAC_MAPS = "smac-"  # how the names of SMAC's maps begin
 
 
 class GymEnv(gymnasium.Env[np.ndarray, Any]):
@@ -140,10 +141,15 @@ def unknown_id(kind: str, name: str, known: Iterable[str]) -> QDFMError:
 
 
 def make(name: str, trained: ActionSpace | None = None, **options: Any) -> gymnasium.Env:
-    """A Gymnasium or MO-Gymnasium environment by its id, its observation one array; actions as in `action_tokens`.
+    """A Gymnasium or MO-Gymnasium environment by its id, or a map of SMAC such as smac-3m; its observation one array,
+    actions as in `action_tokens`.
 
     The options are those of `gymnasium.make`.
     """
+    if name.startswith(SMAC_MAPS):
+        from qdfm.envs.smac import SMAC
+
+        return adapted(SMAC(name.removeprefix(SMAC_MAPS), **options), trained)
     if not registered(name):
         raise unknown_id("environment", name, [*ENVIRONMENTS, *TASKS])
     with warnings.catch_warnings():

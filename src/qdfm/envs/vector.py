@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from qdfm.data.spec import Spec
-from qdfm.envs.gymnasium import Accumulating, adapted, box, make, mask_of, registered, seed_globals
+from qdfm.envs.gymnasium import SMAC_MAPS, Accumulating, adapted, box, make, mask_of, registered, seed_globals
 
 PARALLEL = 32  # copies of an environment that share one batch of decisions, in one process
 
@@ -62,6 +62,15 @@ class Copy(gymnasium.Wrapper):
         """Except one that was only borrowed."""
         if not self.borrowed:
             self.env.close()
+
+
+def copies_of(env: str | gymnasium.Env, episodes: int, workers: int) -> int:
+    """How many copies play so many episodes: one of an environment itself, one per worker, else as many as share a
+    batch, but one of SMAC's games, each of which is a process of some gigabytes."""
+    if not isinstance(env, str):
+        return 1
+    one = 1 if env.startswith(SMAC_MAPS) else PARALLEL
+    return min(episodes, one if workers == 1 else workers)
 
 
 def vectorised(
