@@ -1,12 +1,11 @@
-"""The building blocks and the critic. Plain Equinox modules whose leaves are all arrays, applied to batches
-`[..., features]`. The networks of the flow are in `ratenets.py`.
+"""The building blocks of all networks. Plain Equinox modules whose leaves are all arrays, applied to batches
+`[..., features]`. The networks of the flow are in `ratenets.py`, those of values in `valuenets.py`.
 
 A flow network and a critic read observations through `features`: flat vectors now; an encoder for images or
 dictionaries takes its place there and nowhere else.
 """
 
 import math
-from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -46,6 +45,21 @@ def context(spec: Spec, observation: jax.Array, preference: jax.Array | None) ->
     if preference is None or preference_size(spec) == 0:
         return x
     return jnp.concatenate([x, preference.astype(x.dtype)], -1)
+
+
+def agent_size(spec: Spec) -> int:
+    """How many numbers one agent's row has."""
+    return feature_size(spec) // spec.agents + preference_size(spec) + spec.agents
+
+
+def agent_rows(spec: Spec, x: jax.Array) -> jax.Array:
+    """Contexts `[..., inputs]` as rows `[..., G, agent_size]`: own observation, preference, number one-hot."""
+    seen, wanted = feature_size(spec), preference_size(spec)
+    lead = x.shape[:-1]
+    own = x[..., :seen].reshape(*lead, spec.agents, -1)
+    preference = jnp.broadcast_to(x[..., None, seen : seen + wanted], (*lead, spec.agents, wanted))
+    number = jnp.broadcast_to(jnp.eye(spec.agents, dtype=x.dtype), (*lead, spec.agents, spec.agents))
+    return jnp.concatenate([own, preference, number], -1)
 
 
 class Linear(eqx.Module):
@@ -142,88 +156,3 @@ class TokenMLP(eqx.Module):
         token = jnp.arange(self.table.shape[0])
         looked_up = jnp.sum(self.table[token, tokens], -2)
         return embedded + gate[..., None] * looked_up + extra @ self.extra
-
-
-class PointMLP(eqx.Module):
-    """Context to values of K actions that are points: V(s) + ⟨features of the context, features of the point⟩.
-
-    One pass gives all K, as an output layer would, but what is learned of one action holds for its neighbours.
-    """
-
-    state: MLP
-    action: MLP
-
-    def __init__(
-        self, inputs: int, dimensions: int, hidden: tuple[int, ...], objectives: int, norm: bool, key: jax.Array
-    ):  # fmt: skip
-        k1, k2 = jax.random.split(key)
-        width = hidden[-1]
-        self.state = MLP(inputs, hidden, objectives * (width + 1), norm, k1)
-        self.action = MLP(dimensions, (width, width), width, False, k2)
-
-    def __call__(self, x: jax.Array, points: jax.Array) -> jax.Array:
-        """Values `[..., K · objectives]` of points `[K, dimensions]`."""
-        action = self.action(points)  # [K, width]
-        width = action.shape[-1]
-        state = self.state(x)
-        state = state.reshape(*state.shape[:-1], -1, width + 1)  # [..., objectives, width + 1]
-        value = jnp.einsum("...rh,kh->...kr", state[..., 1:], action) / math.sqrt(width) + state[..., None, :, 0]
-        return value.reshape(*value.shape[:-2], -1)
-
-
-class Critic(eqx.Module):
-    """An ensemble of value networks Q(s, a, ω) ∈ R^objectives.
-
-    For one token, and for several when `decomposed`, a network gives in one pass values of each token's choices that
-    add up: Q(s, a) = 1/D Σ_d U_d(s, a_d), the mean decomposition of DecQN (Seyde et al., 2023). Otherwise it reads the
-    whole action, which can couple the tokens and costs one pass per action. Bins of a quantity and actions of a
-    codebook enter by their values, so that what is learned of one holds for its neighbours.
-    """
-
-    members: MLP | PointMLP | TokenMLP  # stacked along a leading ensemble axis
-    size: int = eqx.field(static=True)
-    decomposed: bool = eqx.field(static=True)
-    spec: Spec = eqx.field(static=True)
-
-    def __init__(
-        self, spec: Spec, hidden: tuple[int, ...], size: int, conditioned: bool, norm: bool, decomposed: bool,
-        key: jax.Array,
-    ):  # fmt: skip
-        self.size, self.spec, self.decomposed = size, spec, decomposed or spec.tokens == 1
-        inputs = feature_size(spec) + (preference_size(spec) if conditioned else 0)
-        keys = jax.random.split(key, size)
-        if spec.points is not None:
-            dimensions = spec.points.shape[1]
-            self.members = jax.vmap(lambda k: PointMLP(inputs, dimensions, hidden, spec.objectives, norm, k))(keys)
-        elif self.decomposed:
-            outputs = spec.tokens * spec.num_choices * spec.objectives
-            self.members = jax.vmap(lambda k: MLP(inputs, hidden, outputs, norm, k))(keys)
-        else:
-            names, quantities = (spec.tokens, 0) if spec.levels is None else (0, spec.tokens)
-            self.members = jax.vmap(
-                lambda k: TokenMLP(inputs, names, spec.num_choices, quantities, hidden, spec.objectives, norm, k)
-            )(keys)
-
-    def values(self, x: jax.Array, actions: jax.Array | None = None) -> jax.Array:
-        """Values `[E, B, T, M, objectives]` at contexts `[B, inputs]`, whose sum over T is Q.
-
-        Of actions `[B, M, D]`: T = 1. Of None: the K choices of every token, T = D, where the values are decomposed.
-        """
-        if self.decomposed:
-            points = () if self.spec.points is None else (jnp.asarray(self.spec.points, x.dtype),)
-            out = self._each(lambda m: m(x, *points)) / self.spec.tokens
-            out = out.reshape(self.size, x.shape[0], self.spec.tokens, self.spec.num_choices, -1)
-            if actions is None:
-                return out
-            chosen = jnp.moveaxis(actions, 2, 1)[None, ..., None]  # [1, B, D, M, 1]
-            return jnp.sum(jnp.take_along_axis(out, chosen, 3), 2, keepdims=True)
-        if actions is None:
-            raise ValueError("values of all choices exist where they are decomposed only")
-        gate = jnp.ones(actions.shape[:-1], x.dtype)
-        names, quantities = actions, jnp.zeros((*actions.shape[:-1], 0), x.dtype)
-        if (levels := self.spec.levels) is not None:
-            names, quantities = actions[..., :0], jnp.asarray(levels, x.dtype)[jnp.arange(len(levels)), actions]
-        return self._each(lambda m: m(m.embed(x)[:, None], names, gate, quantities))[:, :, None]
-
-    def _each(self, apply: Callable[..., jax.Array]) -> jax.Array:
-        return jax.vmap(apply)(self.members)

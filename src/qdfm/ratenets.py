@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from qdfm.data.spec import Spec
-from qdfm.nets import Linear, TokenMLP, activate, feature_size, preference_size
+from qdfm.nets import Linear, TokenMLP, activate, agent_rows, agent_size, feature_size, preference_size
 
 FREQUENCIES = 8
 
@@ -68,6 +68,36 @@ class FlowNet(eqx.Module):
         gate = arrival(t, self.choices) if self.gated else jnp.ones_like(t)
         out = self.net(embedded, current, gate, time_embedding(t))
         return out.reshape(*out.shape[:-1], self.tokens, self.choices)
+
+
+class LocalNet(eqx.Module):
+    """Scores `[..., G, K]` of the rates of each agent, which reads its own observation and its own current action.
+
+    The chains of the agents are then independent given what they see, so each can run its own. `gated` as in `FlowNet`.
+    """
+
+    net: TokenMLP
+    spec: Spec = eqx.field(static=True)
+    gated: bool = eqx.field(static=True)
+
+    def __init__(
+        self, spec: Spec, hidden: tuple[int, ...], key: jax.Array, masked: bool, gated: bool, norm: bool, bias: float
+    ):  # fmt: skip
+        self.spec, self.gated = spec, gated and not masked
+        states, choices = spec.num_choices + int(masked), spec.num_choices
+        net = TokenMLP(agent_size(spec), 1, states, 2 * FREQUENCIES, hidden, choices, norm, key, head_gain=0.1)
+        self.net = eqx.tree_at(lambda n: n.trunk.head.bias, net, jnp.zeros(choices) + bias)
+
+    def embed(self, x: jax.Array) -> jax.Array:
+        """The share of the context, all agents in one row `[..., G · hidden]`."""
+        embedded = self.net.embed(agent_rows(self.spec, x))
+        return embedded.reshape(*x.shape[:-1], -1)
+
+    def scores(self, embedded: jax.Array, current: jax.Array, t: jax.Array) -> jax.Array:
+        """Scores at states `[..., G]` and times `[...]`, with `embedded` broadcast to them."""
+        own = embedded.reshape(*embedded.shape[:-1], self.spec.agents, -1)
+        gate = arrival(t, self.spec.num_choices) if self.gated else jnp.ones_like(t)
+        return self.net(own, current[..., None], gate[..., None], time_embedding(t)[..., None, :])
 
 
 class EnergyNet(eqx.Module):

@@ -15,8 +15,8 @@ from qdfm.algorithms.guidedcritic import Support, drawn_support, guiding_values
 from qdfm.algorithms.qdfm_phases import Phases
 from qdfm.data.actions import Discrete
 from qdfm.data.spec import Spec
-from qdfm.nets import Critic
 from qdfm.train import branching, train
+from qdfm.valuenets import Critic
 
 TINY = qdfm.QDFM(hidden=(16,), batch_size=32, warmup_steps=60, critic_steps=60, improve_steps=40, samples=4)
 BINS = qdfm.Bins(((-1.0, 0.0, 1.0), (0.0, 0.5, 2.0)))

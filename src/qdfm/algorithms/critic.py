@@ -7,7 +7,7 @@ bootstrap), an EMA target network, an ensemble with a pessimistic reading as an 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,8 @@ from qdfm.algorithms.learner import Learner
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
-from qdfm.nets import Critic, context
+from qdfm.nets import context
+from qdfm.valuenets import Critic
 
 
 @dataclass(frozen=True)
@@ -61,16 +62,42 @@ class CriticConfig(Config):
             raise QDFMError(f"{self.name}: gamma is {config.gamma}; it must lie between 0 and 1.")
         return config
 
-    def worth(self, spec: Spec, values: jax.Array, preference: jax.Array, observation: jax.Array) -> jax.Array:
+    def state_size(self, spec: Spec) -> int:
+        """How many numbers of a team's global state the critic reads: none, where it is needed when agents act."""
+        return 0
+
+    def mixed(self, spec: Spec) -> bool:
+        """Whether the values of a team are mixed from its agents' own."""
+        return False
+
+    def seen(self, batch: Dataset) -> "jax.Array | Seen":
+        """What the critic looks at now."""
+        return Seen(batch.observation, batch.state) if self.state_size(batch.spec) else batch.observation
+
+    def seen_next(self, batch: Dataset) -> "jax.Array | Seen":
+        """What the critic looks at one step later."""
+        return Seen(batch.next_observation, batch.next_state) if self.state_size(batch.spec) else batch.next_observation
+
+    def worth(self, spec: Spec, values: jax.Array, preference: jax.Array, observation: "jax.Array | Seen") -> jax.Array:
         """What values `[..., B, T, M, objectives]` are worth under preferences `[B, objectives]`: ⟨ω, Q⟩."""
         return scalarise(values, preference)
+
+
+class Seen(NamedTuple):
+    """A team's observations together with its global state."""
+
+    observation: jax.Array
+    state: jax.Array
 
 
 def init_critic(config: CriticConfig, spec: Spec, key: jax.Array, decomposed: bool = True) -> Learner:
     """A fresh critic, whose average is the target network; `decomposed`: one that adds up over several tokens."""
     assert config.critics is not None and config.layer_norm is not None  # resolved
     hidden = config.critic_hidden or config.hidden
-    net = Critic(spec, hidden, config.critics, config.critic == "vector", config.layer_norm, decomposed, key)
+    mixed, state = config.mixed(spec), config.state_size(spec)
+    net = Critic(
+        spec, hidden, config.critics, config.critic == "vector", config.layer_norm, decomposed, key, mixed, state
+    )  # fmt: skip
     return learner.start(net, config.critic_learning_rate)
 
 
@@ -92,13 +119,15 @@ def read(config: CriticConfig, values: jax.Array, worth: jax.Array) -> jax.Array
     return jnp.take_along_axis(values, worst[None, ..., None], 0)[0]
 
 
-def critic_context(config: CriticConfig, spec: Spec, observation: jax.Array, preference: jax.Array) -> jax.Array:
+def critic_context(config: CriticConfig, spec: Spec, seen: jax.Array | Seen, preference: jax.Array) -> jax.Array:
     """The input of the critic: a scalarised critic does not see the preference."""
-    return context(spec, observation, preference if config.critic == "vector" else None)
+    observation, state = seen if isinstance(seen, Seen) else (seen, None)
+    x = context(spec, observation, preference if config.critic == "vector" else None)
+    return x if state is None else jnp.concatenate([x, state.reshape(len(x), -1)], -1)
 
 
 def vector_values(
-    config: CriticConfig, spec: Spec, net: Critic, observation: jax.Array, preference: jax.Array,
+    config: CriticConfig, spec: Spec, net: Critic, observation: "jax.Array | Seen", preference: jax.Array,
     actions: jax.Array | None = None,
 ) -> jax.Array:  # fmt: skip
     """Values `[B, T, M, objectives]` as the ensemble is read: of actions `[B, M, D]`, or of all choices (None)."""
@@ -107,7 +136,7 @@ def vector_values(
 
 
 def preferred_values(
-    config: CriticConfig, spec: Spec, net: Critic, observation: jax.Array, preference: jax.Array,
+    config: CriticConfig, spec: Spec, net: Critic, observation: "jax.Array | Seen", preference: jax.Array,
     actions: jax.Array | None = None,
 ) -> jax.Array:  # fmt: skip
     """The same under the preference, `[B, T, M]`."""
@@ -147,7 +176,7 @@ def regress(
 
     `penalty(values)` is added to the squared error, for the values `[E, B, D, K, objectives]` of all choices.
     """
-    x = critic_context(config, spec, batch.observation, preference)
+    x = critic_context(config, spec, config.seen(batch), preference)
     target = batch.reward + config.gamma * (1 - batch.terminated.astype(value.dtype))[:, None] * value
     target = jax.lax.stop_gradient(target)
 
@@ -165,5 +194,5 @@ def regress(
 
     (value_loss, q), gradient = jax.value_and_grad(loss, has_aux=True)(critic.net)
     new, norm = learner.descend(critic, gradient, config.critic_learning_rate, 1 - config.target_rate)
-    data_q = config.worth(spec, q[:, :, None, None], preference, batch.observation)
+    data_q = config.worth(spec, q[:, :, None, None], preference, config.seen(batch))
     return new, {"loss": value_loss, "grad_norm": norm, "q": jnp.mean(data_q), "q_abs": jnp.mean(jnp.abs(data_q))}

@@ -16,7 +16,8 @@ from qdfm.algorithms.critic import CriticConfig
 from qdfm.algorithms.guidedcritic import Support
 from qdfm.algorithms.learner import Learner
 from qdfm.data.spec import Spec
-from qdfm.nets import Critic, context
+from qdfm.nets import context
+from qdfm.valuenets import Critic
 
 
 def init_energy(config: CriticConfig, spec: Spec, key: jax.Array) -> Learner:

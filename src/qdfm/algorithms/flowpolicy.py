@@ -15,7 +15,7 @@ from qdfm.flow import samplers
 from qdfm.flow.losses import Scores
 from qdfm.flow.path import draw_source
 from qdfm.flow.rates import PARAMETERISATIONS, log_posterior, off_diagonal
-from qdfm.ratenets import RATE_NETWORKS, RateNet
+from qdfm.ratenets import RATE_NETWORKS, LocalNet, RateNet
 
 KERNEL_ENTRIES = 2**24  # of the joint chain's step kernels that are held at a time
 
@@ -29,6 +29,8 @@ class FlowPolicy:
     source: str
     steps: int
     alpha: float
+    local: bool = False
+    """Whether every agent of a team has rates of its own observation and current action only."""
 
     @property
     def masked(self) -> bool:
@@ -58,7 +60,8 @@ class FlowPolicy:
     def network(self, hidden: tuple[int, ...], norm: bool, key: jax.Array) -> RateNet:
         """A fresh network."""
         bias = PARAMETERISATIONS[self.rates].bias(self.spec.num_choices)
-        return RATE_NETWORKS[self.rates](self.spec, hidden, key, self.masked, self.posterior, norm, bias)
+        kind = LocalNet if self.local else RATE_NETWORKS[self.rates]
+        return kind(self.spec, hidden, key, self.masked, self.posterior, norm, bias)
 
     def scores(self, net: RateNet, x: jax.Array) -> Scores:
         """The network at fixed contexts, for states `[B, ..., D]` and times `[B, ...]`."""

@@ -21,6 +21,7 @@ from qdfm.algorithms import guidance
 from qdfm.algorithms.base import Metrics, check_choice
 from qdfm.algorithms.critic import (
     CriticConfig,
+    Seen,
     critic_context,
     expected,
     greedy_law,
@@ -33,7 +34,7 @@ from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
 from qdfm.flow.samplers import inverse_cdf
-from qdfm.nets import Critic
+from qdfm.valuenets import Critic
 
 STURDY = {"critics": 4, "pessimism": "mean-std", "layer_norm": True}  # where the critic is all that can fail
 BETA_ROWS = 4096  # rows on which β is fitted to the finished critic
@@ -120,10 +121,11 @@ class GuidedConfig(CriticConfig):
         wanting = self.utility == "chebyshev" and dataset.spec.accumulation is None
         return dataset.with_accumulated(self.gamma) if wanting else dataset
 
-    def worth(self, spec: Spec, values: jax.Array, preference: jax.Array, observation: jax.Array) -> jax.Array:
+    def worth(self, spec: Spec, values: jax.Array, preference: jax.Array, observation: jax.Array | Seen) -> jax.Array:
         """⟨ω, Q⟩, or the Chebyshev utility of the return so far plus γ^t Q."""
         if self.utility == "linear":
             return super().worth(spec, values, preference, observation)
+        assert not isinstance(observation, Seen)  # one token only
         paid, weight = spec.so_far(observation)  # [B, objectives], [B, 1]
         return chebyshev(spec, paid[:, None, None] + weight[:, None, None] * values, preference[:, None, None])
 
@@ -192,7 +194,7 @@ def update_critic(
     config: GuidedConfig, spec: Spec, state: CriticState, batch: Dataset, preference: jax.Array, support: Support
 ) -> tuple[CriticState, Metrics]:
     """One step of Bellman regression; `support` holds the candidates at the next observations."""
-    seen, target = batch.next_observation, state.learner.average
+    seen, target = config.seen_next(batch), state.learner.average
     every = target.values(critic_context(config, spec, seen, preference), support.actions)
     each = config.worth(spec, every, preference, seen)  # [E, B, T, M]
     next_q = read(config, every, each)
@@ -214,14 +216,19 @@ def fit_beta(
         return jnp.float32(config.beta)
     critic = state.learner.average
     if config.beta_scale == "mean_abs":
-        q = preferred_values(config, spec, critic, batch.observation, preference, batch.action[:, None])
+        q = preferred_values(config, spec, critic, config.seen(batch), preference, batch.action[:, None])
         return config.beta / jnp.maximum(jnp.mean(jnp.abs(q)), 1 / guidance.BETA_MAX)
-    q = guiding_values(config, spec, critic, batch.observation, preference, support)
+    q = guiding_values(config, spec, critic, config.seen(batch), preference, support)
     return guidance.beta_for_share(support.log_mu, q, config.share_target)
 
 
 def guiding_values(
-    config: GuidedConfig, spec: Spec, net: Critic, observation: jax.Array, preference: jax.Array, support: Support
+    config: GuidedConfig,
+    spec: Spec,
+    net: Critic,
+    observation: jax.Array | Seen,
+    preference: jax.Array,
+    support: Support,
 ) -> jax.Array:
     """What guidance weighs candidates by, `[B, T, M]`: their values, or with `caution` what they are surely better by.
 
@@ -239,7 +246,7 @@ def guiding_values(
 
 
 def ratio_to_behaviour(
-    config: GuidedConfig, spec: Spec, state: CriticState, observation: jax.Array, preference: jax.Array,
+    config: GuidedConfig, spec: Spec, state: CriticState, observation: jax.Array | Seen, preference: jax.Array,
     support: Support, action: jax.Array,
 ) -> jax.Array:  # fmt: skip
     """exp(βQ(s, a)) / E_μ̂ exp(βQ(s, ·)) `[B, 1]` of logged joint actions `[B, D]`, at most RATIO_MAX.

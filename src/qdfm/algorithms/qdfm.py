@@ -7,6 +7,7 @@ that served best: posterior rates by cross-entropy, endpoints from the frozen be
 without sampling bias), and the collapsed objective.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -57,7 +58,7 @@ class QDFM(GuidedConfig):
     """A0 when acting: source or behaviour (drawn from μ̂, paper)."""
     endpoints: str | None = None
     """enumerated, behaviour, data (the logged actions, weighted by exp(βQ)/C) or model (paper). None: enumerated for
-    one token of up to 1024 choices, else behaviour."""
+    one token of up to 1024 choices, data for decentralised teams, else behaviour."""
     samples: int = 32
     """M, endpoints per state where they are drawn."""
     renew_every: int = 1000
@@ -67,6 +68,12 @@ class QDFM(GuidedConfig):
     energy_steps: int = 20_000
     """Gradient steps of the energy network, where there is one."""
 
+    execution: str | None = None
+    """What the rates of a team's agent read: decentralised (its own observation and current action) or centralised
+    (those of all). None: decentralised for teams, else centralised."""
+    mixing: str = "none"
+    """Where a team's values come from: none (one network reads state and joint action) or qmix (the agents' own values,
+    mixed so that more of one is never less of all)."""
     candidates: int = 1
     """Actions to draw for a decision, of which the critic's best is taken (1: the flow's own draw; a greedy decision
     draws none)."""
@@ -92,10 +99,13 @@ class QDFM(GuidedConfig):
         """Fill in what depends on the number of tokens and choices, and check what does not go together."""
         single = spec.tokens == 1
         small = single and spec.num_choices <= ENUMERATED_MAX
+        team = spec.agents > 1
+        local = team and self.execution != "centralised"
         filled: dict[str, Any] = {
             "source": "uniform" if single else "mask",
             "steps": 1 if single else spec.tokens,
-            "endpoints": "enumerated" if small else "behaviour",
+            "execution": "decentralised" if local else "centralised",
+            "endpoints": "enumerated" if small else "data" if local else "behaviour",
             "backup_samples": 0 if single else 2,
         }
         config = replace(super().resolve(spec), **{k: v for k, v in filled.items() if getattr(self, k) is None})
@@ -111,6 +121,8 @@ class QDFM(GuidedConfig):
             ("act_start", ("source", "behaviour")),
             ("endpoints", ("enumerated", "behaviour", "data", "model")),
             ("guidance", ("direct", "energy")),
+            ("execution", ("decentralised", "centralised")),
+            ("mixing", ("none", "qmix")),
         ):
             check_choice(config, field, known)
         for wrong, sentence in (
@@ -135,6 +147,12 @@ class QDFM(GuidedConfig):
                 config.source == "mask" and config.improve_start == "data",
                 'the mask source needs improve_start="source"',
             ),
+            (not team and config.execution == "decentralised", "decentralised execution needs several agents"),
+            (not team and config.mixing == "qmix", "qmix needs several agents"),
+            (
+                config.execution == "decentralised" and config.rates in ("energy", "diffuse"),
+                "decentralised execution needs posterior or softplus rates",
+            ),
             ((config.steps or 0) < 1, f"steps is {config.steps}; it must be at least 1"),
             (config.alpha <= 0, f"alpha is {config.alpha}; it must be positive"),
             (
@@ -145,6 +163,14 @@ class QDFM(GuidedConfig):
             if wrong:
                 raise QDFMError(f"qdfm: {sentence}.")
         return config
+
+    def mixed(self, spec: Spec) -> bool:
+        """Whether the critic is QMIX."""
+        return self.mixing == "qmix"
+
+    def state_size(self, spec: Spec) -> int:
+        """All of the global state, unless the critic has a say when the team acts and sees no state."""
+        return 0 if spec.state_shape is None or self.candidates > 1 else math.prod(spec.state_shape)
 
     def build(self, spec: Spec) -> Algorithm:
         """The algorithm for one spec."""

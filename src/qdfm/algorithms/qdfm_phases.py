@@ -75,7 +75,8 @@ class Phases:
         assert config.source is not None and config.steps is not None  # resolved
         self.config, self.spec, self.single = config, spec, spec.tokens == 1
         self.steps = config.steps
-        self.policy = FlowPolicy(spec, config.rates, config.source, config.steps, config.alpha)
+        local = config.execution == "decentralised"
+        self.policy = FlowPolicy(spec, config.rates, config.source, config.steps, config.alpha, local)
         self.matching = losses.Matching(
             config.rates, config.loss, config.diagonal, config.time_weight, config.source == "mask"
         )
@@ -211,17 +212,16 @@ class Phases:
         return self.policy.sample(net, x, legal, uniforms, a0, self.config.support_share)
 
     def weigh(
-        self, state: State, observation: jax.Array, preference: jax.Array, support: Support, energy: Learner | None
+        self, state: State, batch: Dataset, preference: jax.Array, support: Support, energy: Learner | None
     ) -> jax.Array:
         """The weights `[B, 1, M]` of the candidates by exp(βQ), or by an energy network."""
         if energy is None:
             critic = state.critic.learner.average
-            beta, q = (
-                state.critic.beta,
-                guiding_values(self.config, self.spec, critic, observation, preference, support),
-            )
+            seen = self.config.seen(batch)
+            beta, q = state.critic.beta, guiding_values(self.config, self.spec, critic, seen, preference, support)
         else:
-            beta, q = jnp.float32(1), energies(self.spec, energy.average, observation, preference, support.actions)
+            observation, beta = batch.observation, jnp.float32(1)
+            q = energies(self.spec, energy.average, observation, preference, support.actions)
         return guidance.tilt(support.log_mu, q, beta)
 
     def towards_data(
@@ -233,7 +233,7 @@ class Phases:
             weight = cache.weights[index]
         else:
             support = self.candidates(state, index, batch, preference, key, cache)
-            at = (batch.observation, preference, support, batch.action)
+            at = (self.config.seen(batch), preference, support, batch.action)
             weight = ratio_to_behaviour(self.config, self.spec, state.critic, *at)
         weight = jax.lax.stop_gradient(weight)
         return self.certain(batch.action), weight[:, 0], jnp.mean(weight) ** 2 / jnp.mean(weight**2)
@@ -254,7 +254,7 @@ class Phases:
         """Candidates at a batch, their weights `[B, 1, M]` and the mean effective share of these."""
         support = self.candidates(state, index, batch, preference, key, cache)
         if cache is None or cache.weights is None:
-            weights = self.weigh(state, batch.observation, preference, support, energy)
+            weights = self.weigh(state, batch, preference, support, energy)
         else:
             weights = cache.weights[index][:, None]
         weights = jax.lax.stop_gradient(weights)
@@ -362,11 +362,11 @@ class Phases:
 
         def weigh(rows: jax.Array, key: jax.Array) -> jax.Array:
             preference = draw_preference(self.config, self.spec, key, len(rows))  # the only one there is
-            support, seen = drawn_support(actions[rows].astype(jnp.int32)), dataset.observation[rows]
+            support, batch = drawn_support(actions[rows].astype(jnp.int32)), dataset[rows]
             if self.config.endpoints == "data":
-                at = (seen, preference, support, dataset.action[rows])
+                at = (self.config.seen(batch), preference, support, batch.action)
                 return ratio_to_behaviour(self.config, self.spec, state.critic, *at)
-            return self.weigh(state, seen, preference, support, energy)[:, 0]
+            return self.weigh(state, batch, preference, support, energy)[:, 0]
 
         return Cached(actions, by_blocks(weigh, len(dataset), key))
 

@@ -1,6 +1,7 @@
 """A softmax per token: the policy of every baseline, and the separate behaviour network μ̂ of the paper.
 
-For one categorical token this is as expressive as any flow; for several it cannot couple them.
+For one categorical token this is as expressive as any flow; for several it cannot couple them. In a team each agent
+has its own, of what it sees itself, all by one network.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
 from qdfm.flow.rates import log_posterior
 from qdfm.flow.samplers import JOINT_MAX, inverse_cdf, joint_states
-from qdfm.nets import MLP, context, feature_size, preference_size
+from qdfm.nets import MLP, agent_rows, agent_size, context, feature_size, preference_size
 
 # (policy, observation, preference, mask) -> log-probabilities [B, D, K] of independent tokens, −inf where illegal
 LogLaw = Callable[[Any, jax.Array, jax.Array, jax.Array | None], jax.Array]
@@ -25,8 +26,10 @@ LogLaw = Callable[[Any, jax.Array, jax.Array, jax.Array | None], jax.Array]
 
 def init_softmax(config: Config, spec: Spec, key: jax.Array) -> Learner:
     """A fresh network."""
-    inputs = feature_size(spec) + preference_size(spec)
-    return learner.start(MLP(inputs, config.hidden, spec.tokens * spec.num_choices, False, key), config.learning_rate)
+    inputs, outputs = feature_size(spec) + preference_size(spec), spec.tokens * spec.num_choices
+    if spec.agents > 1:
+        inputs, outputs = agent_size(spec), spec.num_choices
+    return learner.start(MLP(inputs, config.hidden, outputs, False, key), config.learning_rate)
 
 
 def log_softmax_of(
@@ -34,7 +37,8 @@ def log_softmax_of(
 ) -> jax.Array:
     """log p of each token `[B, D, K]`; illegal choices at −inf."""
     legal = legal_choices(spec, mask, len(observation))
-    scores = net(context(spec, observation, preference)).reshape(legal.shape)
+    x = context(spec, observation, preference)
+    scores = net(x if spec.agents == 1 else agent_rows(spec, x)).reshape(legal.shape)
     return jnp.where(legal, log_posterior(scores, legal), -jnp.inf)
 
 

@@ -62,7 +62,9 @@ CODEBOOK_QDFM = QDFM(
     **schedule(STEPS["codebook"], (0.3, 0.3, 0.4)), endpoints="data", target_rate=0.02, **NETWORKS
 )  # fmt: skip
 # A longer warm-up; in the last phase the weights are at hand, and the flow has not far to go.
-TOKENS_QDFM = QDFM(**schedule(STEPS["tokens"], (0.45, 0.45, 0.1)), samples=16, target_rate=0.01, **WIDE)
+TOKENS_QDFM = QDFM(
+    **schedule(STEPS["tokens"], (0.45, 0.45, 0.1)), samples=16, target_rate=0.01, support_share=0.1, **WIDE
+)  # fmt: skip
 METHODS: dict[str, dict[str, Config]] = {
     "codebook": {"QDFM": CODEBOOK_QDFM, **baselines(STEPS["codebook"], CODEBOOK_QDFM, **NETWORKS)},
     "tokens": {
