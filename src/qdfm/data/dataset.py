@@ -98,19 +98,28 @@ class Dataset:
             observation=s.normalise_observation(self.observation),
             next_observation=s.normalise_observation(self.next_observation),
             reward=s.normalise_reward(self.reward),
+            state=s.normalise_state(self.state),
+            next_state=s.normalise_state(self.next_state),
         )
 
     def with_normalisation(self, observation: bool = True, reward: bool = False) -> "Dataset":
         """The same rows with a spec whose normalisation is fitted on them.
 
-        With `reward`, a preference weighs objectives in units of their rewards' deviation.
+        With `observation`, a team's global state is standardised too. With `reward`, a preference weighs objectives in
+        units of their rewards' deviation.
         """
         norm = Normalisation()
         if observation and np.dtype(self.spec.observation_dtype).kind == "f":
-            x = np.asarray(self.observation, np.float64).reshape(len(self), -1)
-            named = np.asarray(self.spec.categories or (0,) * x.shape[1]) > 0  # categories stay as they are
-            mean, std = np.where(named, 0.0, x.mean(0)), np.where(named, 1.0, _spread(x))
+            agents = self.spec.agents
+            # A team's agents share their networks, so they share the statistics too.
+            x = np.asarray(self.observation, np.float64).reshape(len(self) * agents, -1)
+            shift, scale = np.tile(x.mean(0), agents), np.tile(_spread(x), agents)
+            named = np.asarray(self.spec.categories or (0,) * shift.size) > 0  # categories stay as they are
+            mean, std = np.where(named, 0.0, shift), np.where(named, 1.0, scale)
             norm = replace(norm, observation_mean=_floats(mean), observation_std=_floats(std))
+        if observation and self.state is not None:
+            x = np.asarray(self.state, np.float64).reshape(len(self), -1)
+            norm = replace(norm, state_mean=_floats(x.mean(0)), state_std=_floats(_spread(x)))
         if reward:
             norm = replace(norm, reward_scale=_floats(_spread(np.asarray(self.reward, np.float64))))
         return replace(self, spec=replace(self.spec, normalisation=norm))

@@ -16,13 +16,15 @@ from qdfm.data.actions import ActionSpace
 class Normalisation:
     """Fitted once on the data, applied everywhere, undone at the border. Empty tuples mean: leave as it is.
 
-    Observations become (x − mean) / std. Rewards are divided by one positive scale per objective; they are
-    never shifted, because a shift changes which policy is best in episodes of different length.
+    Observations, and a team's global states, become (x − mean) / std. Rewards are divided by one positive scale per
+    objective; they are never shifted, because a shift changes which policy is best in episodes of different length.
     """
 
     observation_mean: tuple[float, ...] = ()
     observation_std: tuple[float, ...] = ()
     reward_scale: tuple[float, ...] = ()
+    state_mean: tuple[float, ...] = ()
+    state_std: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,14 @@ class Spec:
             return x
         mean = np.asarray(norm.observation_mean, np.float32).reshape(self.observation_shape)
         return (x - mean) / np.asarray(norm.observation_std, np.float32).reshape(self.observation_shape)
+
+    def normalise_state(self, x: Any) -> Any:
+        """Raw global states `[..., *state_shape]` of a team as the critics see them; None where there are none."""
+        norm, shape = self.normalisation, self.state_shape
+        if x is None or shape is None or not norm.state_mean:
+            return x
+        mean = np.asarray(norm.state_mean, np.float32).reshape(shape)
+        return (x - mean) / np.asarray(norm.state_std, np.float32).reshape(shape)
 
     def normalise_reward(self, reward: Any) -> Any:
         """Raw rewards `[..., objectives]` as the critics see them."""

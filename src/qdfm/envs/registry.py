@@ -10,6 +10,7 @@ from qdfm.envs.cartpole2obj import CartPole2Obj
 from qdfm.envs.fork import Fork
 from qdfm.envs.mogym import deep_sea_treasure, resource_gathering
 from qdfm.envs.multigoal import GOAL_X, MultiGoal
+from qdfm.envs.smax import MAPS, Smax
 
 ENVIRONMENTS: dict[str, Callable[[], JaxEnv]] = {
     **{f"multigoal-{goals}": partial(MultiGoal, goals) for goals in GOAL_X},
@@ -20,4 +21,5 @@ ENVIRONMENTS: dict[str, Callable[[], JaxEnv]] = {
     "cartpole": CartPole,
     "cartpole-2obj": CartPole2Obj,
     "acrobot": Acrobot,
+    **{f"smax-{name}": partial(Smax, name) for name in MAPS},
 }
