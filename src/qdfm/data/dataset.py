@@ -282,9 +282,9 @@ class Dataset:
         data = data[order]
         return data.with_normalisation() if normalise else data
 
-    def save(self, path: str | Path) -> None:
-        """Write one `.npz` file that `load` reads back exactly."""
-        header = {"format": FORMAT, "version": FORMAT_VERSION, "spec": self.spec.to_json()}
+    def save(self, path: str | Path, about: dict[str, Any] | None = None) -> None:
+        """Write one `.npz` file that `load` reads back exactly; its header also keeps what `about` tells."""
+        header = {"format": FORMAT, "version": FORMAT_VERSION, "spec": self.spec.to_json(), "about": about or {}}
         fields_ = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "spec"}
         arrays: dict[str, Any] = {k: np.asarray(v) for k, v in fields_.items() if v is not None}
         try:
