@@ -1,8 +1,8 @@
 """Data of the SMAX battles: policies of four qualities, shipped with the library, rolled out.
 
-`expert` is the best actor of a run of `qdfm.collect.ppo`, `medium` the first one that won half as often while it
-learned, `poor` the last one before that which hardly won, and `medium-replay` takes turns with actors from the first
-one to the medium one. They draw their actions. How often they win and their mean return, over 2,000 battles each:
+`expert` is the best actor of a run of `qdfm.collect.ppo`, `medium` one that won half as often on its way there, `poor`
+the last one before that which hardly won, and in `medium-replay` six take turns, from the first one to the medium one.
+They draw their actions. How often they win and their mean return, over 2,000 battles each:
 
 TABLE
 
@@ -27,24 +27,25 @@ from qdfm.collect.ppo import draw, log_law
 from qdfm.data.dataset import Dataset, read_arrays
 from qdfm.data.spec import Spec
 from qdfm.envs.base import Step
-from qdfm.envs.smax import QUALITIES, REWARD, TASKS, Smax
+from qdfm.envs.smax import REWARD, TASKS, Smax
 from qdfm.errors import QDFMError, unknown
 from qdfm.evaluate import simulate
 
 EPISODES = {"expert": 1_000, "medium": 1_000, "medium-replay": 2_000, "poor": 1_000}
+EARLIER = tuple(f"replay-{i}" for i in range(5))  # from the first checkpoint on, before the medium one
+MEMBERS = {"expert": ("expert",), "medium": ("medium",), "medium-replay": (*EARLIER, "medium"), "poor": ("poor",)}
 TOGETHER = 200  # battles that are played at a time
-MEASURED = 2_000  # battles that a policy is measured by
-HARDLY = 0.05  # the share of battles that a poor policy may win
-REPLAYED = 6  # actors of a replay
+MEASURED = 2_000  # battles that an actor is measured by
+HARDLY = 0.05  # the share of battles that a poor one may win
 
 
 class Policy(NamedTuple):
-    """C actors who take turns, battle by battle, and what they are known to achieve."""
+    """C actors who take turns, battle by battle, and what each is known to achieve."""
 
     actors: tuple[np.ndarray, ...]  # w0, b0, ... with a leading axis [C]
     steps: np.ndarray  # [C], environment steps that each was trained for
-    won: float  # share of MEASURED battles
-    returned: float  # mean return of these
+    won: np.ndarray  # [C], share of MEASURED battles
+    returned: np.ndarray  # [C], mean return of these
 
 
 class Remembered(NamedTuple):
@@ -99,9 +100,10 @@ def find_task(task: str) -> tuple[str, str]:
 def policy_of(task: str) -> Policy:
     """The shipped policy of a task."""
     name, quality = find_task(task)
-    arrays = read_arrays(_file(name, quality))
-    actors = tuple(arrays[w].astype(np.float32) for w in NAMES)
-    return Policy(actors, arrays["steps"], float(arrays["won"]), float(arrays["returned"]))
+    files = [read_arrays(_file(name, member)) for member in MEMBERS[quality]]
+    stacked = {field: np.stack([file[field] for file in files]) for field in files[0]}
+    actors = tuple(stacked.pop(w).astype(np.float32) for w in NAMES)
+    return Policy(actors, **stacked)
 
 
 def collect_smax(task: str, transitions: int | None = None, seed: int = 0, normalise: bool = True) -> Dataset:
@@ -201,18 +203,20 @@ def _rows(env: Smax, played: tuple[np.ndarray, ...]) -> dict[str, np.ndarray]:
     }
 
 
-def chosen(won: np.ndarray, returned: np.ndarray) -> dict[str, np.ndarray]:
-    """Which checkpoints of a run `[C]` play each quality."""
+def chosen(won: np.ndarray, returned: np.ndarray) -> dict[str, int]:
+    """Which checkpoint of a run each actor is, by the share of battles won and the mean return `[checkpoints]`."""
     expert = int(np.lexsort((returned, won))[-1])
-    medium = int(np.flatnonzero(won >= won[expert] / 2)[0])
+    half = won[expert] / 2
+    until = int(np.flatnonzero(won >= half)[0])
+    medium = int(np.abs(won[: until + 1] - half).argmin())
     poor = int(np.flatnonzero(won[: medium + 1] <= HARDLY)[-1])
-    replay = np.unique(np.linspace(0, medium, REPLAYED).round().astype(int))
-    return dict(zip(QUALITIES, (np.array([expert]), np.array([medium]), replay, np.array([poor])), strict=True))
+    earlier = np.linspace(0, medium, len(EARLIER), endpoint=False).round().astype(int).tolist()
+    return {"expert": expert, "medium": medium, "poor": poor, **dict(zip(EARLIER, earlier, strict=True))}
 
 
 @dataclass(frozen=True)
 class Make:
-    """Choose the policies of a map's four qualities from a run of qdfm.collect.ppo, measure them and write them."""
+    """Choose the actors of a map from a run of qdfm.collect.ppo, measure them and write them."""
 
     map: str
     """Such as 3m."""
@@ -222,22 +226,20 @@ class Make:
     """Where the files go."""
 
 
-def make(config: Make, episodes: int = MEASURED) -> dict[str, Policy]:
-    """Write the files; what was written by quality. Weights are kept in half precision."""
-    env, run, made = Smax(config.map), read_arrays(config.history), {}
-    for quality, which in chosen(run["won"], run["returned"]).items():
-        actors = tuple(run[w][which].astype(np.float16) for w in NAMES)
-        played = statistics(battles(env, tuple(w.astype(np.float32) for w in actors), episodes, None, seed=1))
-        made[quality] = Policy(actors, run["steps"][which], played["win_rate"], played["return_mean"])
-        known = {k: np.asarray(v) for k, v in made[quality]._asdict().items() if k != "actors"}
-        path = _file(config.map, quality, config.folder)
-        np.savez_compressed(path, allow_pickle=False, **dict(zip(NAMES, actors, strict=True)), **known)
-        print(f"| {config.map} | {quality} | {100 * played['win_rate']:.1f} | {played['return_mean']:.2f} |")
-    return made
+def make(config: Make, episodes: int = MEASURED) -> None:
+    """Write the files and print what they achieve. Weights are kept in half precision."""
+    env, run = Smax(config.map), read_arrays(config.history)
+    for member, i in chosen(run["won"], run["returned"]).items():
+        weights = {name: run[name][i].astype(np.float16) for name in NAMES}
+        actors = tuple(w[None].astype(np.float32) for w in weights.values())
+        played = statistics(battles(env, actors, episodes, None, seed=1))
+        known = {"steps": run["steps"][i], "won": played["win_rate"], "returned": played["return_mean"]}
+        np.savez_compressed(_file(config.map, member, config.folder), allow_pickle=False, **weights, **known)
+        print(f"{config.map} {member}: {known}", flush=True)
 
 
-def _file(name: str, quality: str, folder: Path = POLICIES) -> Path:
-    return folder / f"smax_{name}_{quality}.npz"
+def _file(name: str, member: str, folder: Path = POLICIES) -> Path:
+    return folder / f"smax_{name}_{member}.npz"
 
 
 def main() -> None:
