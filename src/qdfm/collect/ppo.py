@@ -53,9 +53,9 @@ class PPO:
     """How often an update goes through its steps."""
     minibatches: int = 4
     """Gradient steps of each time."""
-    checkpoint: int = 2
+    checkpoint: int = 1
     """Updates between two actors that are kept."""
-    hidden: int = 64
+    hidden: int = 128
     learning_rate: float = 2e-3
     """At the beginning; it falls to 0 at the end in equal steps."""
     gamma: float = 0.99
@@ -63,7 +63,7 @@ class PPO:
     """λ of the advantages."""
     clip: float = 0.2
     """ε of the objective."""
-    entropy: float = 0.003
+    entropy: float = 0.01
     """The weight of the entropy."""
     largest: float = 0.5
     """The largest norm of a gradient."""
@@ -111,10 +111,10 @@ class Turn(NamedTuple):
 
 
 class History(NamedTuple):
-    """Actors of a run, one after the other, and how the episodes went that ended while each was made."""
+    """Actors of a run, one after the other, and how the episodes went that ended between each and the next."""
 
     actor: tuple[np.ndarray, ...]  # w0, b0, ... with a leading axis [C]
-    steps: np.ndarray  # [C]
+    steps: np.ndarray  # [C], before each
     won: np.ndarray  # [C], share of the episodes
     returned: np.ndarray  # [C], mean return
 
@@ -264,13 +264,13 @@ def train(config: PPO, env: TeamEnv | None = None, progress: bool = True) -> His
     rows, count = config.environments * config.turn * config.checkpoint, config.updates // config.checkpoint
     with open_count(f"{config.env} steps", rows * count, progress) as tell:
         for i in range(count):
+            actors.append(jax.device_get(learner.nets.actor))
             learner, told = chunk(learner, jax.random.fold_in(key, i))
             losses, ended, won, returned = np.asarray(told, np.float64).T
             if not np.isfinite(losses).all():
                 raise Diverged(f"The loss is {losses[-1]} after {rows * (i + 1)} steps; lower the learning rate.")
-            actors.append(jax.device_get(learner.nets.actor))
             episodes = max(ended.sum(), 1)
-            seen.append((rows * (i + 1), won.sum() / episodes, returned.sum() / episodes))
+            seen.append((rows * i, won.sum() / episodes, returned.sum() / episodes))
             tell(rows * (i + 1))
             if progress:
                 print("step {}: won {:.3f}, return {:.2f}".format(*seen[-1]), file=sys.stderr, flush=True)

@@ -232,7 +232,7 @@ def make(config: Make, episodes: int = MEASURED) -> None:
     for member, i in chosen(run["won"], run["returned"]).items():
         weights = {name: run[name][i].astype(np.float16) for name in NAMES}
         actors = tuple(w[None].astype(np.float32) for w in weights.values())
-        played = statistics(battles(env, actors, episodes, None, seed=1))
+        played = statistics(battles(env, actors, episodes, None, seed=1, normalise=False))
         known = {"steps": run["steps"][i], "won": played["win_rate"], "returned": played["return_mean"]}
         np.savez_compressed(_file(config.map, member, config.folder), allow_pickle=False, **weights, **known)
         print(f"{config.map} {member}: {known}", flush=True)
