@@ -12,7 +12,7 @@ from qdfm.envs.smax import MAPS, STOP, Smax
 from qdfm.errors import QDFMError
 
 ROWS = 3_000
-EACH = 200  # battles by which a shipped actor is checked
+EACH = 100  # battles by which a shipped actor is checked
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +131,9 @@ def test_the_choice_of_checkpoints():
     assert [found[name] for name in EARLIER] == [0, 1, 2, 4, 5]  # 0, 1.2, 2.4, 3.6, 4.8
 
 
-def test_making_the_files(tmp_path, capsys):
+def test_making_the_files(tmp_path, capsys, monkeypatch):
     """Untrained actors: the counts and the weights that were written, in half precision."""
+    monkeypatch.setattr(collect, "TOGETHER", 20)
     rng = np.random.default_rng(0)
     shapes = ((12, 78, 4), (12, 4), (12, 4, 4), (12, 4), (12, 4, 8), (12, 8))
     run = {name: rng.normal(size=shape).astype(np.float32) for name, shape in zip(NAMES, shapes)}

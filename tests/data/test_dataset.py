@@ -294,7 +294,7 @@ def test_images_keep_their_bytes_and_mixed_types_become_floats() -> None:
     image = Dataset.from_arrays(**arrays(observation=pixels, next_observation=pixels))
     assert image.observation.dtype == image.next_observation.dtype == np.uint8
     assert image.spec.observation_dtype == "uint8"
-    assert image.spec.normalisation == Normalisation()
+    assert image.spec.normalisation.observation_mean == ()
     mixed = Dataset.from_arrays(**arrays(observation=pixels, next_observation=pixels.astype(float)))
     assert mixed.observation.dtype == mixed.next_observation.dtype == np.float32
 

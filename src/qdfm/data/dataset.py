@@ -117,7 +117,7 @@ class Dataset:
             named = np.asarray(self.spec.categories or (0,) * shift.size) > 0  # categories stay as they are
             mean, std = np.where(named, 0.0, shift), np.where(named, 1.0, scale)
             norm = replace(norm, observation_mean=_floats(mean), observation_std=_floats(std))
-        if observation and self.state is not None:
+        if observation and self.state is not None and self.state.dtype.kind == "f":
             x = np.asarray(self.state, np.float64).reshape(len(self), -1)
             norm = replace(norm, state_mean=_floats(x.mean(0)), state_std=_floats(_spread(x)))
         if reward:
