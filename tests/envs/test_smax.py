@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +19,7 @@ from qdfm.envs.base import Contest, JaxEnv
 from qdfm.envs.smax import STOP, Smax
 from qdfm.errors import QDFMError
 from qdfm.evaluate import simulate
+from qdfm.video import check_film
 
 EAST, REACH, HEALTH, SIGHT = 1, 5.0, 45.0, 9.0  # of marines
 LANES = 48
@@ -173,6 +175,9 @@ def test_evaluation_counts_victories():
 def test_refusals(monkeypatch):
     with pytest.raises(QDFMError, match=r"Unknown SMAX map '3n'; did you mean '3m'\?"):
         Smax("3n")
+    for name in ("smax-3m", "smax-3m-medium"):
+        with pytest.raises(QDFMError, match=f"{name} draws no pictures"):
+            check_film(Path("battle.gif"), name)
     monkeypatch.setitem(sys.modules, "jaxmarl", None)
     with pytest.raises(QDFMError, match=r'smax-3m needs JaxMARL; install it with pip install "qdfm\[marl\]"\.'):
         smax._world.__wrapped__("3m")

@@ -36,7 +36,7 @@ EARLIER = tuple(f"replay-{i}" for i in range(5))  # from the first checkpoint on
 MEMBERS = {"expert": ("expert",), "medium": ("medium",), "medium-replay": (*EARLIER, "medium"), "poor": ("poor",)}
 TOGETHER = 200  # battles that are played at a time
 MEASURED = 2_000  # battles that an actor is measured by
-HARDLY = 0.05  # the share of battles that a poor one may win
+HARDLY = 0.05  # a poor one may win so many of the battles that an expert wins
 
 
 class Policy(NamedTuple):
@@ -137,7 +137,7 @@ def battles(
         part["episode"] += done
         parts.append(part)
         done, rows = done + lanes * policies, rows + len(part["reward"])
-    fields: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    fields: dict[str, Any] = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
     keep = transitions if episodes is None else int(np.searchsorted(fields["episode"], episodes))
     fields = {name: values[:keep] for name, values in fields.items()}
     fields["truncated"][-1] |= not fields["terminated"][-1]  # the recording ends here
@@ -209,7 +209,7 @@ def chosen(won: np.ndarray, returned: np.ndarray) -> dict[str, int]:
     half = won[expert] / 2
     until = int(np.flatnonzero(won >= half)[0])
     medium = int(np.abs(won[: until + 1] - half).argmin())
-    poor = int(np.flatnonzero(won[: medium + 1] <= HARDLY)[-1])
+    poor = int(np.flatnonzero(won[: medium + 1] <= HARDLY * won[expert])[-1])
     earlier = np.linspace(0, medium, len(EARLIER), endpoint=False).round().astype(int).tolist()
     return {"expert": expert, "medium": medium, "poor": poor, **dict(zip(EARLIER, earlier, strict=True))}
 
