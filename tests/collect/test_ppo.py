@@ -155,10 +155,10 @@ def test_the_command_line(tmp_path, monkeypatch, run):
             ppo.main()
         return stop.value.code
 
-    assert said("cartpole", "--out", str(tmp_path / "run.txt")) == 2
-    assert said("cartpole", "--out", str(tmp_path / "run.npz")) == 2
+    assert said("cartpole", str(tmp_path / "run.txt")) == 2
+    assert said("cartpole", str(tmp_path / "run.npz")) == 2
     monkeypatch.setattr(ppo, "train", lambda config: run)
-    monkeypatch.setattr(sys, "argv", ["ppo", "smax-3m", "--out", str(tmp_path / "run.npz")])
+    monkeypatch.setattr(sys, "argv", ["ppo", "smax-3m", str(tmp_path / "run.npz")])
     ppo.main()
     arrays = read_arrays(tmp_path / "run.npz")
     np.testing.assert_array_equal(arrays["w2"], run.actor[4])

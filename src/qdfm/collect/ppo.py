@@ -1,6 +1,6 @@
 """MAPPO (Yu et al., 2022): how the policies of the SMAX battles were trained. Not an offline algorithm.
 
-    python -m qdfm.collect.ppo smax-3m --steps 4000000 --out 3m.npz
+    python -m qdfm.collect.ppo smax-3m 3m.npz --steps 3000000
 
 Every agent draws from the same actor π(a | its observation, its number), over its legal choices. One critic V reads the
 global state. With δ_t = r_t + γ(1 − terminated)V(s_{t+1}) − V(s_t) the advantages are A_t = δ_t + γλ(1 − ended)A_{t+1}
@@ -15,13 +15,12 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from qdfm.collect.actor import NAMES
 from qdfm.collect.sac import Weights, forward, layers
@@ -38,11 +37,11 @@ FORBIDDEN = -1e9  # the logit of an illegal choice
 class PPO:
     """Train a team and write its actors of all checkpoints to a file."""
 
-    env: Annotated[Positional[str], arg(metavar="ENV")]
+    env: str
     """A built-in environment of a team, such as smax-3m."""
     out: Path
     """The file of the actors (.npz)."""
-    steps: int = 4_000_000
+    steps: int = 3_000_000
     """Environment steps in all."""
     seed: int = 0
     environments: int = 128
@@ -145,7 +144,7 @@ def advantages(delta: jax.Array, ended: jax.Array, gamma: float, trace: float) -
 
 def initial(config: PPO, env: TeamEnv, key: jax.Array) -> Learner:
     """Fresh networks and fresh episodes."""
-    spec, (actor_key, critic_key, reset_key) = env.spec, jax.random.split(key, 3)
+    spec, (actor_key, critic_key, reset_key, play_key) = env.spec, jax.random.split(key, 4)
     assert spec.state_shape is not None
     (size,), width = spec.state_shape, config.hidden
     actor = layers(actor_key, (spec.observation_shape[-1] + spec.agents, width, width, spec.num_choices))
@@ -154,7 +153,7 @@ def initial(config: PPO, env: TeamEnv, key: jax.Array) -> Learner:
     worlds = jax.vmap(env.reset)(jax.random.split(reset_key, config.environments))
     nobody = jnp.zeros(config.environments)
     learner = Learner(nets, optimiser(config).init(nets), worlds, nobody.astype(jnp.int32), nobody, jnp.ones(size))
-    largest = jnp.abs(play(config, env, learner, actor_key)[1].state).max((0, 1))
+    largest = jnp.abs(play(config, env, learner, play_key)[1].state).max((0, 1))
     return learner._replace(unit=jnp.where(largest > 0, largest, 1))
 
 
@@ -299,7 +298,7 @@ def main() -> None:
     import tyro
 
     try:
-        config = tyro.cli(Annotated[PPO, OmitArgPrefixes])
+        config = tyro.cli(PPO, config=(tyro.conf.PositionalRequiredArgs,))
         if config.out.suffix != ".npz" or not config.out.parent.is_dir():
             raise QDFMError(f"{config.out} is no .npz file in a folder that exists; name it so.")
         write_history(config.out, train(config))
