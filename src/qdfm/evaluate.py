@@ -19,9 +19,10 @@ from qdfm.agent import Agent, compiled
 from qdfm.algorithms.base import Config
 from qdfm.data.spec import Spec
 from qdfm.envs.accumulated import Accumulated
-from qdfm.envs.base import JaxEnv
+from qdfm.envs.base import Contest, JaxEnv
 from qdfm.envs.mujoco import TASKS, normalised
 from qdfm.envs.registry import ENVIRONMENTS
+from qdfm.envs.smax import TASKS as BATTLES
 from qdfm.errors import QDFMError
 from qdfm.progress import open_count
 
@@ -40,11 +41,13 @@ class Evaluation:
     lengths: np.ndarray  # [episodes]
     terminated: np.ndarray  # [episodes], False where an episode was cut off
     scores: np.ndarray | None = None  # [episodes], returns on D4RL's scale, where the task has one
+    won: np.ndarray | None = None  # [episodes], where episodes can be won
 
     def summary(self) -> dict[str, Any]:
         """Plain numbers: means and sample deviations over episodes."""
         spread = self.returns.std(0, ddof=1) if len(self.returns) > 1 else np.zeros(self.returns.shape[1])
         scored = {} if self.scores is None else {"score_mean": float(self.scores.mean())}
+        won = {} if self.won is None else {"win_rate": float(self.won.mean())}
         return {
             "episodes": len(self.returns),
             "return_mean": [float(v) for v in self.returns.mean(0)],
@@ -52,6 +55,7 @@ class Evaluation:
             "length_mean": float(self.lengths.mean()),
             "terminated": float(self.terminated.mean()),
             **scored,
+            **won,
         }
 
 
@@ -62,6 +66,7 @@ class Rollout(NamedTuple):
     reward: np.ndarray  # [T, episodes, objectives], 0 after the end
     running: np.ndarray  # [T, episodes], whether the step was taken
     terminated: np.ndarray  # [episodes]
+    won: np.ndarray | None  # [episodes], of the last state, where episodes can be won
 
 
 def evaluate(
@@ -76,8 +81,8 @@ def evaluate(
     workers: int = 1,
 ) -> Evaluation:
     """Play episodes in a built-in environment (by name or itself), in a Gymnasium one (by id or itself), on a map of
-    SMAC such as smac-3m, or where a MuJoCo task such as hopper-medium plays; its returns, where not discounted, come
-    with scores.
+    SMAC such as smac-3m, or where the data of a task such as hopper-medium or smax-3m-medium was played; the returns of
+    a MuJoCo task, where not discounted, come with scores.
 
     The preference is one for all episodes or one for each, `[episodes, objectives]`. With `gamma` below 1 the returns
     are discounted: step t of an episode, counted from 0, weighs gamma^t. `progress` shows a bar for environments that
@@ -93,13 +98,13 @@ def evaluate(
     if isinstance(env, str) and env in TASKS:
         played = evaluate(agent, TASKS[env].env, episodes, seed, greedy, preference, gamma, progress, workers)
         return replace(played, scores=normalised(env, played.returns[:, 0])) if gamma == 1 else played
-    if isinstance(env, str) and env in ENVIRONMENTS:
-        env = ENVIRONMENTS[env]()
+    if isinstance(env, str) and (name := BATTLES.get(env, env)) in ENVIRONMENTS:
+        env = ENVIRONMENTS[name]()
     if isinstance(env, JaxEnv):
         rolled = rollout(agent, env, episodes, seed, greedy, preference)
         discount = gamma ** np.arange(len(rolled.reward))  # [T]: all episodes begin together
         returns = (discount[:, None, None] * rolled.reward).sum(0)
-        return Evaluation(returns, rolled.running.sum(0), rolled.terminated)
+        return Evaluation(returns, rolled.running.sum(0), rolled.terminated, won=rolled.won)
     if not isinstance(env, str) and workers > 1:
         raise QDFMError("An environment itself cannot be copied to several workers; give its id, or workers=1.")
     from qdfm.envs.gymnasium import seeded
@@ -125,7 +130,10 @@ def rollout(
     key = jax.random.key(seed, impl="threefry2x32")
     play = _compiled_rollout(agent.config, agent.spec, env, episodes, greedy)
     states, reward, running, terminated = jax.device_get(play(agent.policy, key, omega))
-    return Rollout(states, reward.astype(np.float64), running, terminated)
+    won = None
+    if isinstance(env, Contest):
+        won = np.asarray(jax.vmap(env.won)(jax.tree.map(lambda x: x[-1], states)))
+    return Rollout(states, reward.astype(np.float64), running, terminated, won)
 
 
 @lru_cache(maxsize=64)

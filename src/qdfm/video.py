@@ -14,6 +14,7 @@ import numpy as np
 from qdfm.agent import Agent
 from qdfm.envs.mujoco import TASKS
 from qdfm.envs.registry import ENVIRONMENTS
+from qdfm.envs.smax import TASKS as BATTLES
 from qdfm.errors import QDFMError, unknown
 from qdfm.evaluate import Evaluation, evaluate
 
@@ -60,7 +61,7 @@ def record(
 
 def check_film(path: Path, env: "str | gymnasium.Env") -> None:
     """Refuse a kind of file that cannot be written and an environment without pictures, before anything is played."""
-    if isinstance(env, str) and env in ENVIRONMENTS:
+    if isinstance(env, str) and (env in ENVIRONMENTS or env in BATTLES):
         raise QDFMError(f"{env} draws no pictures; record in a Gymnasium environment, such as CartPole-v1.")
     kind = path.suffix.lower()
     if kind not in KINDS:

@@ -187,7 +187,8 @@ def data() -> qdfm.Dataset:
 BETA = 2.0
 GUIDED = {
     "hidden": (32, 32), "batch_size": 256, "warmup_steps": 500, "critic_steps": 500, "improve_steps": 700,
-    "critics": 1, "pessimism": "mean", "critic_learning_rate": 5e-3, "target_rate": 0.05, "layer_norm": False, "learning_rate": 3e-3,
+    "critics": 1, "pessimism": "mean", "critic_learning_rate": 5e-3, "target_rate": 0.05,
+    "layer_norm": False, "learning_rate": 3e-3,
     "beta": BETA, "beta_scale": "none", "caution": 0.0, "support_share": 0.0, "samples": 64,
 }  # fmt: skip
 

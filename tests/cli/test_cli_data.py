@@ -11,6 +11,7 @@ from command_line import CLONE, refusal, table
 import qdfm
 from qdfm.cli import main
 from qdfm.collect.gymnasium import collect_gymnasium
+from qdfm.data.dataset import read_arrays, saved_header
 
 HEAD = "obs,action,reward,terminated"
 
@@ -61,6 +62,24 @@ def test_data_make_of_a_built_in_that_takes_options(capsys):
     made, same = qdfm.load_dataset("matrix.npz"), qdfm.load_dataset("matrix", transitions=50, seed=3)
     np.testing.assert_array_equal(made.action, same.action)
     assert (made.action != qdfm.load_dataset("matrix", transitions=50).action).any()
+
+
+def test_data_make_of_battles(capsys):
+    assert main(["data", "make", "smax-3m-poor", "--steps", "400", "--seed", "2"]) == 0
+    made, same = qdfm.load_dataset("smax-3m-poor.npz"), qdfm.load_dataset("smax-3m-poor", transitions=400, seed=2)
+    np.testing.assert_array_equal(made.state, same.state)
+    assert made.spec == same.spec
+    about = saved_header(read_arrays("smax-3m-poor.npz"))["about"]
+    episodes, won = int(same.episode[-1]) + 1, float((same.reward > 10).sum())
+    assert about == {
+        "task": "smax-3m-poor", "seed": 2, "episodes": episodes, "win_rate": won / episodes,
+        "return_mean": pytest.approx(same.reward.sum() / episodes, rel=1e-5),
+    }  # fmt: skip
+    mean, rate = round(about["return_mean"], 4), about["win_rate"]
+    said = (
+        f"Wrote 400 transitions, mean return [{mean}], {episodes} episodes, win rate {rate:.3f}, to smax-3m-poor.npz.\n"
+    )
+    assert capsys.readouterr().out == said
 
 
 def test_a_file_that_cannot_be_written(capsys):

@@ -16,7 +16,7 @@ from qdfm.data.actions import Discrete, MultiDiscrete
 from qdfm.data.actions import from_json as space_from_json
 from qdfm.data.actions import to_json as space_to_json
 from qdfm.data.checks import check_preference
-from qdfm.data.dataset import Dataset
+from qdfm.data.dataset import Dataset, read_arrays, saved_header
 from qdfm.data.spec import Normalisation, Spec
 from qdfm.errors import QDFMError
 
@@ -482,6 +482,28 @@ def test_normalisation_applied_and_undone() -> None:
     np.testing.assert_allclose(seen.next_observation, (data.next_observation - mean) / std, rtol=1e-4, atol=1e-4)
     assert seen.observation.dtype == seen.reward.dtype == np.float32
     np.testing.assert_allclose(jax.jit(lambda d: d.normalised())(data).observation, seen.observation, rtol=1e-5)
+
+
+def test_a_team_shares_the_statistics_of_its_agents(tmp_path: Path) -> None:
+    """Four rows of two agents with one feature, 0..7 in all, and a global state of two, one of which is constant."""
+    seen = np.arange(8.0).reshape(4, 2, 1)
+    state = np.column_stack([[1.0, 1.0, 3.0, 3.0], np.full(4, 5.0)])
+    data = Dataset.from_arrays(
+        seen, np.array([[0, 1], [1, 0], [0, 0], [1, 1]]), np.zeros(4), seen + 1, np.zeros(4),
+        state=state, next_state=state + 1, agents=2,
+    )  # fmt: skip
+    spread = np.sqrt((8**2 - 1) / 12)  # of 0, 1, ..., 7
+    inside = data.normalised()
+    np.testing.assert_allclose(inside.observation, (seen - 3.5) / spread, rtol=1e-6)
+    np.testing.assert_allclose(inside.next_observation, (seen - 2.5) / spread, rtol=1e-6)
+    np.testing.assert_allclose(inside.state, [[-1, 0], [-1, 0], [1, 0], [1, 0]], atol=1e-6)
+    np.testing.assert_allclose(inside.next_state, [[0, 1], [0, 1], [2, 1], [2, 1]], atol=1e-6)
+    data.save(tmp_path / "team.npz", {"seed": 3})
+    assert Dataset.load(tmp_path / "team.npz").spec == data.spec
+    header = saved_header(read_arrays(tmp_path / "team.npz"))
+    assert header is not None and header["about"] == {"seed": 3}
+    plain = replace(data, spec=replace(data.spec, normalisation=Normalisation())).normalised()
+    np.testing.assert_array_equal(plain.state, state)
 
 
 def test_without_normalisation_the_data_is_seen_as_it_is() -> None:

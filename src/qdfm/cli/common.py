@@ -58,7 +58,7 @@ class DataArguments:
     codebook: int | None = None
     """Continuous actions: the nearest of so many whole actions, instead of bins."""
     transitions: int | None = None
-    """Only so many transitions of a Minari set, a MuJoCo task or a Gymnasium id."""
+    """Only so many transitions of a Minari set, a MuJoCo or SMAX task, or a Gymnasium id."""
 
     def load(self, source: str, normalise: bool = True) -> Dataset:
         """The data."""

@@ -12,6 +12,7 @@ from qdfm.cli.common import FLAT, DataArguments, file_name, parse
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import GENERATORS, collected
 from qdfm.envs.mujoco import TASKS
+from qdfm.envs.smax import TASKS as BATTLES
 from qdfm.errors import QDFMError
 
 
@@ -44,9 +45,10 @@ class MakeArguments:
     name: Annotated[Positional[str], arg(metavar="NAME")]
     """A built-in task, a MuJoCo task such as hopper-medium, a Gymnasium or MO-Gymnasium id with discrete actions."""
     steps: int | None = None
-    """How many transitions to collect (default: 10000 in a Gymnasium id, 20000 of matrix, 1000000 of a MuJoCo task)."""
+    """How many transitions to collect (default: 10000 in a Gymnasium id, 20000 of matrix, 1000000 of a MuJoCo task,
+    1000 battles of an SMAX task, 2000 of a replay)."""
     seed: int | None = None
-    """The seed to collect with in a Gymnasium id, the matrix game or a MuJoCo task (default: 0)."""
+    """The seed to collect with in a Gymnasium id, the matrix game, a MuJoCo or an SMAX task (default: 0)."""
     out: Path | None = None
     """The .npz file (default: NAME.npz)."""
     replace: bool = False
@@ -62,25 +64,32 @@ def make(words: Sequence[str]) -> None:
             return
         if args.replace:
             raise QDFMError(f"--replace does not concern {args.name}, which is a file; leave it out.")
-        data = _made(args)
+        data, about, won = _made(args), {}, ""
         out = args.out or Path(f"{file_name(args.name)}.npz")
-        data.save(out)
+        if args.name in BATTLES:
+            from qdfm.collect.smax import statistics
+
+            about = {"task": args.name, "seed": args.seed or 0, **statistics(data)}
+            won = f", {about['episodes']} episodes, win rate {about['win_rate']:.3f}"
+        data.save(out, about)
         returns = data.returns().mean(0)
-        print(f"Wrote {len(data)} transitions, mean return {[round(float(r), 4) for r in returns]}, to {out}.")
+        print(f"Wrote {len(data)} transitions, mean return {[round(float(r), 4) for r in returns]}{won}, to {out}.")
 
     command.__doc__ = MakeArguments.__doc__
     parse("data make", command, words)
 
 
 def _made(args: MakeArguments) -> Dataset:
-    given = {k: v for k, v in (("transitions", args.steps), ("seed", args.seed)) if v is not None}
+    options = {"transitions": args.steps, "seed": args.seed}
+    given = {option: value for option, value in options.items() if value is not None}
     if args.name not in GENERATORS:
         return collected("task", args.name, **given)
+    generator = GENERATORS[args.name]
     for option in given:
-        if option not in GENERATORS[args.name].options:
-            flag = {"transitions": "--steps", "seed": "--seed"}[option]
-            raise QDFMError(f"{flag} does not concern the built-in {args.name}; leave it out.")
-    return GENERATORS[args.name].make(**given)
+        if option not in generator.options:
+            word = "steps" if option == "transitions" else option
+            raise QDFMError(f"--{word} does not concern the built-in {args.name}; leave it out.")
+    return generator.make(**given)
 
 
 def _make_minari(args: MakeArguments) -> None:

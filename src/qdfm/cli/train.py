@@ -14,6 +14,7 @@ from qdfm.cli.common import FLAT, DataArguments, file_name, parse
 from qdfm.data.minari import environment_of, local_set
 from qdfm.data.sources import GENERATORS, is_file
 from qdfm.envs.mujoco import TASKS
+from qdfm.envs.smax import TASKS as BATTLES
 from qdfm.errors import QDFMError, unknown
 from qdfm.train import Options, train
 
@@ -108,7 +109,7 @@ def _place(task: str) -> str | None:
     from qdfm.envs.gymnasium import registered
     from qdfm.envs.registry import ENVIRONMENTS
 
-    if task in ENVIRONMENTS or task in TASKS or registered(task):
+    if task in ENVIRONMENTS or task in TASKS or task in BATTLES or registered(task):
         return task
     return None if task in GENERATORS else environment_of(task)
 

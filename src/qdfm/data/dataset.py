@@ -98,15 +98,15 @@ class Dataset:
             observation=s.normalise_observation(self.observation),
             next_observation=s.normalise_observation(self.next_observation),
             reward=s.normalise_reward(self.reward),
-            state=None if self.state is None else s.normalise_state(self.state),
-            next_state=None if self.next_state is None else s.normalise_state(self.next_state),
+            state=s.normalise_state(self.state),
+            next_state=s.normalise_state(self.next_state),
         )
 
     def with_normalisation(self, observation: bool = True, reward: bool = False) -> "Dataset":
-        """The same rows with a spec whose normalisation is fitted on them: on the rows of all agents alike in a team,
-        and on a global state where there is one.
+        """The same rows with a spec whose normalisation is fitted on them, in a team on the rows of all agents alike.
 
-        With `reward`, a preference weighs objectives in units of their rewards' deviation.
+        With `observation`, a team's global state is standardised too. With `reward`, a preference weighs objectives in
+        units of their rewards' deviation.
         """
         norm = Normalisation()
         if observation and np.dtype(self.spec.observation_dtype).kind == "f":
@@ -282,9 +282,9 @@ class Dataset:
         data = data[order]
         return data.with_normalisation() if normalise else data
 
-    def save(self, path: str | Path) -> None:
-        """Write one `.npz` file that `load` reads back exactly."""
-        header = {"format": FORMAT, "version": FORMAT_VERSION, "spec": self.spec.to_json()}
+    def save(self, path: str | Path, about: dict[str, Any] | None = None) -> None:
+        """Write one `.npz` file that `load` reads back exactly; its header also keeps what `about` tells."""
+        header = {"format": FORMAT, "version": FORMAT_VERSION, "spec": self.spec.to_json(), "about": about or {}}
         fields_ = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "spec"}
         arrays: dict[str, Any] = {k: np.asarray(v) for k, v in fields_.items() if v is not None}
         try:

@@ -17,6 +17,7 @@ from qdfm.data.minari import LIKE_AN_ID, read_minari
 from qdfm.data.smac import read_smac
 from qdfm.data.tables import Columns, NumActions, read_npz, read_table
 from qdfm.envs.mujoco import TASKS
+from qdfm.envs.smax import TASKS as BATTLES
 from qdfm.errors import QDFMError
 
 DEFAULT_BINS = 41  # per dimension of the built-in MuJoCo tasks
@@ -83,6 +84,12 @@ def _mujoco(
     return load_mujoco(task, actions, transitions, seed, normalise)
 
 
+def _smax(task: str, transitions: int | None = None, seed: int | None = None, normalise: bool = True) -> Dataset:
+    from qdfm.collect.smax import collect_smax
+
+    return collect_smax(task, transitions, seed or 0, normalise)
+
+
 GENERATORS: dict[str, Generator] = {
     **{
         f"multigoal-{goals}": Generator(
@@ -112,6 +119,14 @@ GENERATORS: dict[str, Generator] = {
         )
         for name, task in TASKS.items()
     },
+    **{
+        name: Generator(
+            partial(_smax, name),
+            f"Battles of a team in {env}, played by our policy {name.removeprefix(env + '-')}",
+            options=("transitions", "seed", "normalise"),
+        )
+        for name, env in BATTLES.items()
+    },
 }
 
 
@@ -131,12 +146,12 @@ def load_dataset(
 
     A relative path that does not exist here is looked for under the folder that the environment variable
     QDFM_DATA names. `columns` names the columns of a table; `num_actions` and `normalise` are those of
-    `Dataset.from_arrays`; the first is for files, the second for files, Minari sets and MuJoCo tasks. Continuous
+    `Dataset.from_arrays`; the first is for files, the second for these, Minari sets, MuJoCo and SMAX tasks. Continuous
     actions of these become so many `bins` per dimension, or the nearest of so many actions of a `codebook`. A Gymnasium
     or MO-Gymnasium id with discrete actions gives the random behaviour of `collect_gymnasium(id)`.
 
-    `transitions` are the first of a Minari set, or those that are collected in a Gymnasium id, a MuJoCo task or the
-    matrix game, with `seed`. A MuJoCo task is read from its Minari set (`qdfm data make` writes it); without
+    `transitions` are the first of a Minari set, or those that are collected in a Gymnasium id, a MuJoCo or an SMAX task
+    or the matrix game, with `seed`. A MuJoCo task is read from its Minari set (`qdfm data make` writes it); without
     `transitions` and without the set, a million are collected, which takes minutes, and kept as that set.
     """
     if bins is not None and codebook is not None:

@@ -112,12 +112,12 @@ class Spec:
         return (x - mean) / np.asarray(norm.observation_std, np.float32).reshape(self.observation_shape)
 
     def normalise_state(self, x: Any) -> Any:
-        """Raw global states `[..., *state_shape]` as the networks see them."""
-        norm = self.normalisation
-        if not norm.state_mean or self.state_shape is None:
+        """Raw global states `[..., *state_shape]` of a team as the critics see them; None where there are none."""
+        norm, shape = self.normalisation, self.state_shape
+        if x is None or shape is None or not norm.state_mean:
             return x
-        mean = np.asarray(norm.state_mean, np.float32).reshape(self.state_shape)
-        return (x - mean) / np.asarray(norm.state_std, np.float32).reshape(self.state_shape)
+        mean = np.asarray(norm.state_mean, np.float32).reshape(shape)
+        return (x - mean) / np.asarray(norm.state_std, np.float32).reshape(shape)
 
     def normalise_reward(self, reward: Any) -> Any:
         """Raw rewards `[..., objectives]` as the critics see them."""

@@ -48,3 +48,20 @@ class JaxEnv(Protocol):
     def mask(self, state: Any) -> jax.Array:
         """Which choices are legal, `[D, K]`."""
         ...
+
+
+class TeamEnv(JaxEnv, Protocol):
+    """An environment of several agents, `spec.agents` of them; token g is the choice of agent g."""
+
+    def global_state(self, state: Any) -> jax.Array:
+        """What is known of the whole, which no agent sees, `[*state_shape]`."""
+        ...
+
+
+@runtime_checkable
+class Contest(Protocol):
+    """An environment whose episodes are won or not."""
+
+    def won(self, state: Any) -> jax.Array:
+        """Whether the state is one of victory, bool."""
+        ...

@@ -11,6 +11,7 @@ from qdfm.envs.fork import Fork
 from qdfm.envs.matrix import Matrix
 from qdfm.envs.mogym import deep_sea_treasure, resource_gathering
 from qdfm.envs.multigoal import GOAL_X, MultiGoal
+from qdfm.envs.smax import MAPS, Smax
 
 ENVIRONMENTS: dict[str, Callable[[], JaxEnv]] = {
     **{f"multigoal-{goals}": partial(MultiGoal, goals) for goals in GOAL_X},
@@ -22,4 +23,5 @@ ENVIRONMENTS: dict[str, Callable[[], JaxEnv]] = {
     "cartpole-2obj": CartPole2Obj,
     "acrobot": Acrobot,
     "matrix": Matrix,
+    **{f"smax-{name}": partial(Smax, name) for name in MAPS},
 }

@@ -1,0 +1,260 @@
+"""Data of the SMAX battles: policies of four qualities, shipped with the library, rolled out.
+
+`expert` is the best actor of a run of `qdfm.collect.ppo`, `medium` one that won half as often on its way there, `poor`
+the last one before that which hardly won, and in `medium-replay` six take turns, from the first one to the medium one.
+They draw their actions. How often they win and their mean return, over 2,000 battles each:
+
+TABLE
+
+The policies were made of a run's file by
+
+    python -m qdfm.collect.ppo smax-3m 3m.npz --checkpoint 2
+    python -m qdfm.collect.smax 3m 3m.npz
+
+and for the other maps with the options --checkpoint 2 --hidden 64 --entropy 0.003 (2s3z) and --checkpoint 5 --steps
+8000000 (5m_vs_6m). On two CPU cores that nobody else uses the first takes three minutes.
+"""
+
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from qdfm.collect.actor import NAMES, POLICIES
+from qdfm.collect.ppo import draw, log_law
+from qdfm.data.dataset import Dataset, read_arrays
+from qdfm.data.spec import Spec
+from qdfm.envs.base import Step
+from qdfm.envs.smax import REWARD, TASKS, Smax
+from qdfm.errors import QDFMError, unknown
+from qdfm.evaluate import simulate
+
+EPISODES = {"expert": 1_000, "medium": 1_000, "medium-replay": 2_000, "poor": 1_000}
+EARLIER = tuple(f"replay-{i}" for i in range(5))  # from the first checkpoint on, before the medium one
+MEMBERS = {"expert": ("expert",), "medium": ("medium",), "medium-replay": (*EARLIER, "medium"), "poor": ("poor",)}
+TOGETHER = 200  # battles that are played at a time
+MEASURED = 2_000  # battles that an actor is measured by
+HARDLY = 0.05  # a poor one may win so many of the battles that an expert wins
+
+
+class Policy(NamedTuple):
+    """C actors who take turns, battle by battle, and what each is known to achieve."""
+
+    actors: tuple[np.ndarray, ...]  # w0, b0, ... with a leading axis [C]
+    steps: np.ndarray  # [C], environment steps that each was trained for
+    won: np.ndarray  # [C], share of MEASURED battles
+    returned: np.ndarray  # [C], mean return of these
+
+
+class Remembered(NamedTuple):
+    """A state and the action that led to it."""
+
+    state: Any
+    action: jax.Array  # [G]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The same battle, with states that remember the action before."""
+
+    env: Smax
+
+    @property
+    def spec(self) -> Spec:
+        """As it was."""
+        return self.env.spec
+
+    @property
+    def horizon(self) -> int:
+        """As it was."""
+        return self.env.horizon
+
+    def reset(self, key: jax.Array) -> Remembered:
+        """No action before, which is written as 0."""
+        return Remembered(self.env.reset(key), jnp.zeros(self.env.spec.agents, jnp.int32))
+
+    def step(self, state: Remembered, action: jax.Array, key: jax.Array) -> Step:
+        """As it was."""
+        moved = self.env.step(state.state, action, key)
+        return moved._replace(state=Remembered(moved.state, action.astype(jnp.int32)))
+
+    def observation(self, state: Remembered) -> jax.Array:
+        """As it was."""
+        return self.env.observation(state.state)
+
+    def mask(self, state: Remembered) -> jax.Array:
+        """As it was."""
+        return self.env.mask(state.state)
+
+
+def find_task(task: str) -> tuple[str, str]:
+    """The map and the quality of a task's name."""
+    if task not in TASKS:
+        raise unknown("SMAX task", task, TASKS)
+    name, _, quality = task.removeprefix("smax-").partition("-")
+    return name, quality
+
+
+def policy_of(task: str) -> Policy:
+    """The shipped policy of a task."""
+    name, quality = find_task(task)
+    files = [read_arrays(_file(name, member)) for member in MEMBERS[quality]]
+    stacked = {field: np.stack([file[field] for file in files]) for field in files[0]}
+    actors = tuple(stacked.pop(w).astype(np.float32) for w in NAMES)
+    return Policy(actors, **stacked)
+
+
+def collect_smax(task: str, transitions: int | None = None, seed: int = 0, normalise: bool = True) -> Dataset:
+    """So many transitions of a task's policy; None: as many as its default number of battles has.
+
+    The data depends on the seed alone, and fewer transitions are the first ones of more. Another device or compiler
+    rounds differently, and battles magnify that: there they are others, of the same kind.
+    """
+    name, quality = find_task(task)
+    if transitions is not None and transitions < 1:
+        raise QDFMError(f"{transitions} transitions cannot be collected; give at least 1.")
+    episodes = EPISODES[quality] if transitions is None else None
+    return battles(Smax(name), policy_of(task).actors, episodes, transitions, seed, normalise)
+
+
+def battles(
+    env: Smax,
+    actors: tuple[np.ndarray, ...],
+    episodes: int | None,
+    transitions: int | None,
+    seed: int = 0,
+    normalise: bool = True,
+) -> Dataset:
+    """So many battles or so many transitions, whichever is given; actor i plays the battles whose number is i mod C."""
+    policies = len(actors[0])
+    lanes, key = max(1, TOGETHER // policies), jax.random.key(seed, impl="threefry2x32")
+    play, done, rows = _compiled(env, policies, lanes), 0, 0
+    parts: list[dict[str, np.ndarray]] = []
+    while done < (episodes or 0) or rows < (transitions or 0):
+        part = _rows(env, jax.device_get(play(actors, jax.random.fold_in(key, len(parts)))))
+        part["episode"] += done
+        parts.append(part)
+        done, rows = done + lanes * policies, rows + len(part["reward"])
+    fields: dict[str, Any] = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
+    keep = transitions if episodes is None else int(np.searchsorted(fields["episode"], episodes))
+    fields = {name: values[:keep] for name, values in fields.items()}
+    fields["truncated"][-1] |= not fields["terminated"][-1]  # the recording ends here
+    spec = env.spec
+    return Dataset.from_arrays(**fields, agents=spec.agents, num_actions=spec.choices, normalise=normalise)
+
+
+def won_battles(data: Dataset) -> np.ndarray:
+    """Which episodes `[episodes]` were won: nothing but victory pays more than REWARD in one step."""
+    episode = np.asarray(data.episode)
+    last = np.flatnonzero(np.r_[episode[1:] != episode[:-1], True])
+    won: np.ndarray = np.asarray(data.reward)[last, 0] > REWARD
+    return won
+
+
+def statistics(data: Dataset) -> dict[str, float]:
+    """How many battles there are, their mean return, and how many of them were won."""
+    won = won_battles(data)
+    return {"episodes": len(won), "return_mean": float(data.returns().mean()), "win_rate": float(won.mean())}
+
+
+@lru_cache(maxsize=16)
+def _compiled(env: Smax, policies: int, lanes: int) -> Any:
+    spec, world = env.spec, Recording(env)
+    tokens, choices = spec.tokens, spec.num_choices
+
+    def play(actors: Any, key: jax.Array) -> tuple[Any, ...]:
+        def act(uniforms: jax.Array, observation: jax.Array, mask: jax.Array, carry: None) -> tuple[jax.Array, None]:
+            def by_actor(x: jax.Array) -> jax.Array:
+                return x.reshape(lanes, policies, tokens, -1)
+
+            law = jax.vmap(log_law, (0, 1, 1), 1)(actors, by_actor(observation), by_actor(mask))
+            return draw(law, by_actor(uniforms)).reshape(-1, tokens), carry
+
+        states, *rest = simulate(world, act, tokens * choices, lanes * policies, key)
+        views = (env.observation, env.mask, env.global_state)
+        return *(jax.vmap(jax.vmap(view))(states.state) for view in views), states.action, *rest
+
+    return jax.jit(play)
+
+
+def _rows(env: Smax, played: tuple[np.ndarray, ...]) -> dict[str, np.ndarray]:
+    """The steps that were taken, battle by battle."""
+    observation, mask, state, action, reward, running, ended = played
+    taken = running.T  # [battles, T]
+    last = np.arange(env.horizon) == taken.sum(1, keepdims=True) - 1
+
+    def rows(by_time: np.ndarray) -> np.ndarray:
+        return by_time.swapaxes(0, 1)[taken]
+
+    return {
+        "observation": rows(observation[:-1]),
+        "action": rows(action[1:]),
+        "reward": rows(reward),
+        "next_observation": rows(observation[1:]),
+        "terminated": (last & ended[:, None])[taken],
+        "truncated": (last & ~ended[:, None])[taken],
+        "mask": rows(mask[:-1]),
+        "next_mask": rows(mask[1:]),
+        "state": rows(state[:-1]),
+        "next_state": rows(state[1:]),
+        "episode": np.nonzero(taken)[0],
+    }
+
+
+def chosen(won: np.ndarray, returned: np.ndarray) -> dict[str, int]:
+    """Which checkpoint of a run each actor is, by the share of battles won and the mean return `[checkpoints]`."""
+    expert = int(np.lexsort((returned, won))[-1])
+    half = won[expert] / 2
+    until = int(np.flatnonzero(won >= half)[0])
+    medium = int(np.abs(won[: until + 1] - half).argmin())
+    poor = int(np.flatnonzero(won[: medium + 1] <= HARDLY * won[expert])[-1])
+    earlier = np.linspace(0, medium, len(EARLIER), endpoint=False).round().astype(int).tolist()
+    return {"expert": expert, "medium": medium, "poor": poor, **dict(zip(EARLIER, earlier, strict=True))}
+
+
+@dataclass(frozen=True)
+class Make:
+    """Choose the actors of a map from a run of qdfm.collect.ppo, measure them and write them."""
+
+    map: str
+    """Such as 3m."""
+    history: Path
+    """The run's file."""
+    folder: Path = POLICIES
+    """Where the files go."""
+
+
+def make(config: Make, episodes: int = MEASURED) -> None:
+    """Write the files and print what they achieve. Weights are kept in half precision."""
+    env, run = Smax(config.map), read_arrays(config.history)
+    for member, i in chosen(run["won"], run["returned"]).items():
+        weights = {name: run[name][i].astype(np.float16) for name in NAMES}
+        actors = tuple(w[None].astype(np.float32) for w in weights.values())
+        played = statistics(battles(env, actors, episodes, None, seed=1, normalise=False))
+        known = {"steps": run["steps"][i], "won": played["win_rate"], "returned": played["return_mean"]}
+        np.savez_compressed(_file(config.map, member, config.folder), allow_pickle=False, **weights, **known)
+        print(f"{config.map} {member}: {known}", flush=True)
+
+
+def _file(name: str, member: str, folder: Path = POLICIES) -> Path:
+    return folder / f"smax_{name}_{member}.npz"
+
+
+def main() -> None:
+    """The command line."""
+    import tyro
+
+    try:
+        make(tyro.cli(Make, config=(tyro.conf.PositionalRequiredArgs,)))
+    except QDFMError as error:
+        print(f"qdfm: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
