@@ -3,7 +3,9 @@
 Q_tot(s, a) is mixed from the agents' own values U_i(o_i, a_i) and increases in each, so that the best joint action is
 every agent's own best. It minimises ½ (Q_tot − y)² plus a penalty, with y = r + γ Q̄_tot(s', a'), a' the best legal
 actions by the agents' own values in training and Q̄ the target network (double Q). Agents act by the target's own
-values, each by what it sees itself; the global state, where there is one, is for mixing only.
+values, each by what it sees itself; the global state, where there is one, is for mixing only. As in QMIX, weights that
+are never negative under an ELU make Q_tot convex in the own values: it can say that good choices are better still
+together, not that they are worse, nor that agents had better differ.
 Deviations: agents see the present observation, no history; the targets look one step ahead (td(λ) in PyMARL); squared
 error; a target network that follows at every step. With several objectives each has a mixing of its own and an agent
 takes its best ⟨ω, U_i⟩: under a preference between two objectives that need not be the best joint action. The own
@@ -19,14 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from qdfm.algorithms.base import Metrics, legal_choices
-from qdfm.algorithms.critic import (
-    CriticConfig,
-    critic_context,
-    greedy_law,
-    read,
-    regress,
-    vector_values,
-)
+from qdfm.algorithms.critic import CriticConfig, critic_context, greedy_law, read, regress, vector_values
 from qdfm.algorithms.learner import Learner
 from qdfm.algorithms.softmax import LogLaw
 from qdfm.data.dataset import Dataset
