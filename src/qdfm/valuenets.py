@@ -150,5 +150,9 @@ class Critic(eqx.Module):
             names, quantities = actions[..., :0], jnp.asarray(levels, x.dtype)[jnp.arange(len(levels)), actions]
         return self._each(lambda m: m(m.embed(x)[:, None], names, gate, quantities))[:, :, None]
 
+    def utilities(self, x: jax.Array) -> jax.Array:
+        """Each agent's own values `[E, B, G, K, objectives]`, where the values of a team are mixed."""
+        return self._each(lambda m: m.utilities(x))
+
     def _each(self, apply: Callable[..., jax.Array]) -> jax.Array:
         return jax.vmap(apply)(self.members)

@@ -19,17 +19,19 @@ TINY = {"batch_size": 32, "hidden": (16, 16)}
 
 
 def random_data(kind: str) -> qdfm.Dataset:
-    """Random transitions of three kinds of action: one choice, one with masks, two parts of unequal size with masks."""
+    """Random transitions of four kinds of action: one choice, one with masks, two parts of unequal size with masks, and
+    two agents with masks and a global state."""
     rng = np.random.default_rng(0)
     n, k = 200, 5
-    obs = rng.normal(size=(n, 3))
+    team = kind == "team"
+    obs = rng.normal(size=(n, 2, 3) if team else (n, 3))
     mask = next_mask = None
     if kind == "masked":
         mask = rng.random((n, k)) < 0.5
         action = rng.integers(k, size=n)
         mask[np.arange(n), action] = True
         next_mask = np.roll(mask, -1, 0)
-    elif kind == "parts":
+    elif kind in ("parts", "team"):
         action = np.stack([rng.integers(3, size=n), rng.integers(2, size=n)], 1)
         mask = (rng.random((n, 2, 3)) < 0.5) & np.array([[True] * 3, [True, True, False]])
         mask[np.arange(n)[:, None], np.arange(2), action] = True
@@ -37,9 +39,11 @@ def random_data(kind: str) -> qdfm.Dataset:
         next_mask[np.arange(n) % 20 == 19] = False  # nothing is legal where an episode has ended
     else:
         action = rng.integers(k, size=n)
+    state = rng.normal(size=(n, 4)) if team else None
     return qdfm.Dataset.from_arrays(
         obs, action, rng.normal(size=n), np.roll(obs, -1, 0), np.arange(n) % 20 == 19, mask=mask, next_mask=next_mask,
-        num_actions=(3, 2) if kind == "parts" else k,
+        num_actions=k if mask is None or mask.ndim == 2 else (3, 2), agents=2 if team else 1,
+        state=state, next_state=state,
     )  # fmt: skip
 
 
@@ -54,11 +58,16 @@ def fitted(name: str, kind: str, seed: int) -> qdfm.Agent:
     return tiny(name).fit(random_data(kind), seed=seed, progress=False)
 
 
+def simplest(name: str) -> str:
+    """The simplest kind of data that an algorithm takes."""
+    return "team" if ALGORITHMS[name].team else "single"
+
+
 NAMES = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ALGORITHMS]
 CASES = [
     pytest.param(name, kind, marks=pytest.mark.xdist_group(name))
     for name in ALGORITHMS
-    for kind in ("single", "masked", "parts")
+    for kind in (("team",) if ALGORITHMS[name].team else ("single", "masked", "parts"))
 ]
 
 
@@ -70,8 +79,7 @@ def test_fit_act_save_load(name, kind, tmp_path):
     obs = np.asarray(data.observation[:50])
     mask = None if data.mask is None else np.asarray(data.mask[:50])
     p = agent.action_probabilities(obs, mask=mask)
-    shape = (3, 2) if kind == "parts" else (5,)
-    assert p.shape == (50, *shape)
+    assert p.shape == (50, *data.spec.choices)
     np.testing.assert_allclose(p.reshape(50, -1).sum(1), 1, atol=1e-5)
     np.testing.assert_array_equal(p, again.action_probabilities(obs, mask=mask))
     assert not np.array_equal(p, other.action_probabilities(obs, mask=mask))
@@ -115,16 +123,19 @@ def test_draws_follow_the_probabilities(name, kind):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_greedy_takes_the_most_likely_action(name):
-    agent = fitted(name, "single", 1)
-    obs = np.asarray(random_data("single").observation[:50])
-    np.testing.assert_array_equal(agent.act(obs, greedy=True), agent.action_probabilities(obs).argmax(1))
+    agent, data = fitted(name, simplest(name), 1), random_data(simplest(name))
+    obs = np.asarray(data.observation[:50])
+    actions = agent.act(obs, greedy=True).reshape(50, -1)
+    best = agent.action_probabilities(obs).reshape(50, -1).argmax(1)
+    np.testing.assert_array_equal(np.ravel_multi_index(tuple(actions.T), data.spec.choices), best)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_seeds_side_by_side_are_the_seeds_alone(name):
-    together = train(tiny(name), random_data("single"), seeds=(1, 2), progress=False)
+    kind = simplest(name)
+    together = train(tiny(name), random_data(kind), seeds=(1, 2), progress=False)
     for seed, agent in zip((1, 2), together, strict=True):
-        alone = fitted(name, "single", seed)
+        alone = fitted(name, kind, seed)
         for a, b in zip(jax.tree.leaves(agent.policy), jax.tree.leaves(alone.policy), strict=True):
             np.testing.assert_allclose(a, b, atol=1e-5)
 
@@ -174,20 +185,24 @@ def test_every_switch_of_qdfm_trains_on_two_tokens(changes):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_objectives_and_a_preference(name):
-    """Two arms, each good for one objective: the preference says which, to all but behaviour cloning."""
-    n = 64
-    obs, arm = np.zeros((n, 2)), np.arange(n) % 2
-    data = qdfm.Dataset.from_arrays(obs, arm, np.eye(2)[arm], obs, np.ones(n), num_actions=2)
+    """Two arms, each good for one objective: the preference says which, to all but behaviour cloning. A team's two
+    agents have to choose the same one."""
+    n, agents = 64, 2 if ALGORITHMS[name].team else 1
+    obs, arm = np.zeros((n, 2, 1) if agents == 2 else (n, 2)), np.arange(n) % 2
+    action = np.repeat(arm[:, None], agents, 1)
+    data = qdfm.Dataset.from_arrays(
+        obs, action, np.eye(2)[arm], obs, np.ones(n), num_actions=(2,) * agents, agents=agents
+    )
     config = dataclasses.replace(tiny(name, steps=300), learning_rate=3e-3)
     if hasattr(config, "critic_learning_rate"):
         config = dataclasses.replace(config, critic_learning_rate=3e-3)
     agent = config.fit(data, progress=False)
-    first, second = (agent.action_probabilities(obs[0], preference=w) for w in ([1, 0], [0, 1]))
+    first, second = (agent.action_probabilities(obs[0], preference=w).ravel() for w in ([1, 0], [0, 1]))
     if name == "bc":
         np.testing.assert_allclose(first, second, atol=0.1)
     else:
         assert first[0] > 0.55
-        assert second[1] > 0.55
+        assert second[-1] > 0.55
     with pytest.raises(qdfm.QDFMError, match="2 objectives"):
         agent.act(obs)
 

@@ -219,7 +219,7 @@ def worth(law: np.ndarray) -> float:
 
 
 def test_every_algorithm_has_a_case():
-    assert CASES.keys() == ALGORITHMS.keys()
+    assert CASES.keys() == {name for name, config in ALGORITHMS.items() if not config.team}
 
 
 @pytest.mark.parametrize("name", CASES)

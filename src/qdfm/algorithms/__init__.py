@@ -8,15 +8,18 @@ from qdfm.algorithms.bcq import BCQ
 from qdfm.algorithms.boltzbc import BoltzBC
 from qdfm.algorithms.boltzq import BoltzQ
 from qdfm.algorithms.brac import BRAC
+from qdfm.algorithms.cfcql import CFCQL
 from qdfm.algorithms.cql import CQL
 from qdfm.algorithms.greedyq import GreedyQ
 from qdfm.algorithms.iql import IQL
+from qdfm.algorithms.macql import MACQL
 from qdfm.algorithms.qdfm import QDFM
 
 ALGORITHMS: dict[str, type[Config]] = {
-    c.name: c for c in (QDFM, BC, BoltzBC, GreedyQ, BoltzQ, CQL, IQL, AWAC, AWBC, BCQ, BRAC)
+    c.name: c for c in (QDFM, BC, BoltzBC, GreedyQ, BoltzQ, CQL, IQL, AWAC, AWBC, BCQ, BRAC, MACQL, CFCQL)
 }
 
 __all__ = [
-    "ALGORITHMS", "AWAC", "AWBC", "BC", "BCQ", "BRAC", "CQL", "IQL", "QDFM", "BoltzBC", "BoltzQ", "Config", "GreedyQ",
+    "ALGORITHMS", "AWAC", "AWBC", "BC", "BCQ", "BRAC", "CFCQL", "CQL", "IQL", "MACQL", "QDFM", "BoltzBC", "BoltzQ",
+    "Config", "GreedyQ",
 ]  # fmt: skip

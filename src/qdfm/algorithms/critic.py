@@ -171,10 +171,12 @@ def regress(
     preference: jax.Array,
     value: jax.Array,
     penalty: Callable[[jax.Array], jax.Array] | None = None,
+    actions: jax.Array | None = None,
 ) -> tuple[Learner, Metrics]:
     """One step towards r + γ·value, given the next states' values `[B, objectives]`, or each member's own `[E, ...]`.
 
-    `penalty(values)` is added to the squared error, for the values `[E, B, D, K, objectives]` of all choices.
+    `penalty(values)` is added to the squared error, for the values `[E, B, D, K, objectives]` of all choices; or, given
+    joint actions `[B, M, D]`, for those `[E, B, 1, 1 + M, objectives]` of the logged action and them.
     """
     x = critic_context(config, spec, config.seen(batch), preference)
     target = batch.reward + config.gamma * (1 - batch.terminated.astype(value.dtype))[:, None] * value
@@ -183,9 +185,12 @@ def regress(
     def loss(net: Critic) -> tuple[jax.Array, jax.Array]:
         if penalty is None:
             q = net.values(x, batch.action[:, None])[:, :, 0, 0]  # [E, B, objectives]
-        else:  # one pass for both: two would be differentiated twice
+        elif actions is None:  # one pass for both: two would be differentiated twice
             every = net.values(x)
             q = jnp.sum(jnp.take_along_axis(every, batch.action[None, :, :, None, None], 3), (2, 3))
+        else:
+            every = net.values(x, jnp.concatenate([batch.action[:, None], actions], 1))
+            q = every[:, :, 0, 0]
         error = q - target
         if config.critic == "scalarised":
             error = jnp.einsum("ebr,br->eb", error, preference)[..., None]
