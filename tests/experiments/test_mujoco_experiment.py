@@ -21,9 +21,10 @@ from qdfm.envs.mujoco import TASKS
 from qdfm.errors import QDFMError
 from qdfm.experiments import EXPERIMENTS, control, mujoco
 from qdfm.experiments.cells import Settings
-from qdfm.experiments.control import Coding, Size, gain, near_best, shown
+from qdfm.experiments.control import Coding, Size, gain
 from qdfm.experiments.mujoco import METHODS, QUICK_NAMES, STEPS, run, unguided
 from qdfm.experiments.mujoco_tables import BESIDE, PAPER, SEVEN, headlines, tabulate
+from qdfm.experiments.report import near_best, shown
 from qdfm.train import train
 
 HOPPER, WALKER = "hopper-medium", "walker2d-medium"

@@ -63,6 +63,12 @@ EXPERIMENTS = {
     "ablations": Experiment(
         "qdfm.experiments.ablations", "M and N with their times, the scale of the rates, where the chain starts"
     ),
+    "smax": Experiment(
+        "qdfm.experiments.smax", "teams in battle on three maps, data of four qualities, five baselines for teams"
+    ),
+    "agents": Experiment(
+        "qdfm.experiments.agents", "what a decision costs, and learning it, as a team grows from 2 to 32 agents"
+    ),
     "runtime": Experiment(
         "qdfm.experiments.runtime", "training and acting time of every method, and scaling over |A| and M"
     ),

@@ -10,8 +10,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from qdfm.envs.mujoco import normalised
-from qdfm.experiments.control import SOURCE, mean_returns, number, scores, shown
-from qdfm.experiments.report import Headline, Table
+from qdfm.experiments.control import SOURCE, mean_returns, scores
+from qdfm.experiments.report import Headline, Table, number, shown
 from qdfm.experiments.runtime_report import extrapolated
 from qdfm.metrics import summarise
 

@@ -24,7 +24,7 @@ from qdfm.envs.mujoco import TASKS, normalised
 from qdfm.errors import QDFMError
 from qdfm.evaluate import evaluate
 from qdfm.experiments.cells import Cells
-from qdfm.metrics import Summary, bootstrap_interval, summarise
+from qdfm.metrics import Summary, summarise
 from qdfm.train import branching, fingerprint, train
 
 PLAYED = ("sampled", "greedy")
@@ -207,24 +207,10 @@ def mean_returns(cell: dict[str, Any], how: str) -> Summary:
     return summarise([float(np.mean(seed[how]["returns"])) for seed in cell["seeds"]])
 
 
-def shown(values: np.ndarray) -> str:
-    """Mean ± sample deviation over seeds, and the 95 % bootstrap interval of the mean."""
-    if len(values) == 1:
-        return f"{values[0]:.1f}"
-    low, high = bootstrap_interval(values)
-    return f"{summarise(values):.1f} [{low:.1f}, {high:.1f}]"
-
-
 def gain(guided: dict[str, Any], base: dict[str, Any], how: str) -> tuple[float, float | None]:
     """How much more one cell scores than another, and the standard error of the seeds' differences (None for one)."""
     difference = summarise(scores(guided, how) - scores(base, how))
     return difference.mean, difference.std / math.sqrt(difference.n) if difference.n > 1 else None
-
-
-def near_best(by_name: dict[str, np.ndarray], name: str, rivals: tuple[str, ...]) -> bool:
-    """Whether the mean of a method is not below the interval of the best mean among the rivals `[seeds]` each."""
-    best = max((by_name[rival] for rival in rivals), key=np.mean)
-    return bool(by_name[name].mean() >= bootstrap_interval(best)[0])
 
 
 def total_steps(cell: dict[str, Any]) -> int:
@@ -236,8 +222,3 @@ def data_return(cell: dict[str, Any], task: str) -> float | None:
     """The normalised score of the data's whole episodes, where there are any."""
     mean = cell["data"]["return"]
     return None if mean is None else float(normalised(task, mean))
-
-
-def number(value: float | None, form: str = ".1f") -> str:
-    """A number, or a dash where there is none."""
-    return "–" if value is None else format(value, form)

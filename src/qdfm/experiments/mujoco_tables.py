@@ -9,13 +9,10 @@ from qdfm.experiments.control import (
     SOURCE,
     data_return,
     gain,
-    near_best,
-    number,
     scores,
-    shown,
     total_steps,
 )
-from qdfm.experiments.report import Headline, Table
+from qdfm.experiments.report import Headline, Table, near_best, number, shown
 
 # By setting and task: the cell of the behaviour, and under "methods" those of the methods.
 Results = dict[str, dict[str, dict[str, Any]]]

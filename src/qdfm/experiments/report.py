@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from rich.console import Console
 from rich.table import Table as RichTable
 
 from qdfm._version import __version__
 from qdfm.checkpoint import write_file
+from qdfm.metrics import bootstrap_interval, summarise
 
 PACKAGES = ("jax", "equinox", "optax", "numpy", "gymnasium", "mujoco", "minari")  # on which results depend
 
@@ -94,6 +96,25 @@ class Table:
             table.add_row(*row)
         console = Console(width=None if sys.stdout.isatty() else 150)
         console.print(table)
+
+
+def shown(values: np.ndarray, digits: int = 1) -> str:
+    """Mean ± sample deviation over seeds, and the 95 % bootstrap interval of the mean."""
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
+    low, high = bootstrap_interval(values)
+    return f"{summarise(values):.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def near_best(by_name: dict[str, np.ndarray], name: str, rivals: tuple[str, ...]) -> bool:
+    """Whether the mean of a method is not below the interval of the best mean among the rivals `[seeds]` each."""
+    best = max((by_name[rival] for rival in rivals), key=np.mean)
+    return bool(by_name[name].mean() >= bootstrap_interval(best)[0])
+
+
+def number(value: float | None, form: str = ".1f") -> str:
+    """A number, or a dash where there is none."""
+    return "–" if value is None else format(value, form)
 
 
 def write_report(

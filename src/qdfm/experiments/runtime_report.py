@@ -8,8 +8,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from qdfm.experiments.control import number
-from qdfm.experiments.report import Headline, Table
+from qdfm.experiments.report import Headline, Table, number
 
 # The paper, one A100: seconds of 1M steps (HalfCheetah-medium), milliseconds of one action (Hopper-medium).
 PAPER_TRAIN = {"GreedyQ": 1380.0, "CQL": 1729.0, "BCQ": 2365.0, "AWAC": 2606.0, "IQL": 3620.0}

@@ -1,0 +1,95 @@
+"""smax: teams in battle, every method on data of four qualities (the paper's SMAC table, on SMAX).
+
+StarCraft II is no Python package; SMAX has the same maps in JAX. The data are battles of our own policies (`qdfm data
+make smax-2s3z-medium`). All methods have the same data, networks of the same width and equally many gradient steps;
+those that only imitate have as many for that alone. QDFM is played both ways: each agent by what it sees itself, as
+all baselines do, and all agents by the joint action of one flow.
+"""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from qdfm.agent import Agent
+from qdfm.algorithms import BC, CFCQL, MACQL, OMAR, OMIGA, QDFM
+from qdfm.algorithms.base import Config
+from qdfm.collect.smax import statistics
+from qdfm.data.sources import load_dataset
+from qdfm.envs.smax import MAPS, QUALITIES
+from qdfm.evaluate import evaluate
+from qdfm.experiments.cells import FULL_SEEDS, Cells, Settings
+from qdfm.experiments.report import provenance, write_report
+from qdfm.experiments.smax_report import FINDINGS, NOTES, PLAYED, Results, draw, headlines, tabulate
+from qdfm.train import fingerprint, train
+
+STEPS = 20_000  # gradient steps of every method
+EPISODES, QUICK_EPISODES, QUICK_SHARE = 400, 50, 0.01  # battles per seed and way to play; of a quick run, and its steps
+CLONED = round(0.2 * STEPS)  # of CFCQL, to know its behaviour
+FLOW = QDFM(
+    warmup_steps=round(0.3 * STEPS), critic_steps=round(0.4 * STEPS), improve_steps=round(0.3 * STEPS),
+    mixing="qmix", target_rate=0.02,
+)  # fmt: skip
+
+
+JOINT = replace(FLOW, execution="centralised")
+METHODS: dict[str, Config] = {
+    "QDFM": FLOW,
+    "QDFM, centralised": JOINT,
+    "QDFM, plain critic": replace(FLOW, mixing="none"),
+    "BC": BC(clone_steps=STEPS),
+    "BC, joint": replace(JOINT, warmup_steps=STEPS, critic_steps=0, improve_steps=0),
+    "MACQL": MACQL(train_steps=STEPS),
+    "CFCQL": CFCQL(clone_steps=CLONED, train_steps=STEPS - CLONED),
+    "OMAR": OMAR(train_steps=STEPS),
+    "OMIGA": OMIGA(train_steps=STEPS),
+}
+QUICK_NAMES = {"map": ("3m",), "quality": ("medium",), "method": ("QDFM", "BC")}
+
+
+def run(settings: Settings) -> None:
+    """Train, play, tabulate, draw."""
+    picked = settings.picked({"map": MAPS, "quality": QUALITIES, "method": METHODS}, QUICK_NAMES)
+    cells, seeds = Cells(settings), settings.seed_range(FULL_SEEDS)
+    results: Results = {}
+    for name in picked["map"]:
+        for quality in picked["quality"]:
+            task = f"smax-{name}-{quality}"
+            results[task] = {m: trained(cells, task, METHODS[m], seeds, settings) for m in picked["method"]}
+    tables = tabulate(results)
+    for table in tables:
+        table.show()
+    draw(settings.out, results)
+    made = provenance(settings.command("smax", len(seeds)), cells.used, seeds=list(seeds), steps=STEPS)
+    notes = settings.notes(NOTES, FINDINGS)
+    write_report(settings.out, "Teams in battle: SMAX", made, results, tables, notes, headlines(results))
+
+
+def trained(cells: Cells, task: str, config: Config, seeds: tuple[int, ...], settings: Settings) -> dict[str, Any]:
+    """The cell of a method: all seeds trained in one program, each played both ways."""
+    episodes = QUICK_EPISODES if settings.quick else EPISODES
+    config = config.scaled(QUICK_SHARE) if settings.quick else config
+
+    def compute() -> dict[str, Any]:
+        data = load_dataset(task)
+        began = time.perf_counter()
+        agents = train(config, data, seeds, progress=settings.progress)
+        seconds = time.perf_counter() - began
+        facts = {"transitions": len(data), "fingerprint": fingerprint(data), **statistics(data)}
+        return {
+            "seeds": [judge(agent, task, episodes, seed) for agent, seed in zip(agents, seeds, strict=True)],
+            "train_seconds": round(seconds, 1),
+            "steps": config.total_steps(data.spec),
+            "data": facts,
+        }
+
+    return cells.get({"task": task, "config": config.described(), "seeds": seeds, "episodes": episodes}, compute)
+
+
+def judge(agent: Agent, task: str, episodes: int, seed: int) -> dict[str, Any]:
+    """One trained team, its actions drawn and most likely: mean return and share of battles won."""
+    out = {}
+    for how in PLAYED:
+        played = evaluate(agent, task, episodes, seed, how == "greedy")
+        assert played.won is not None
+        out[how] = {"return": float(played.returns.mean()), "won": float(played.won.mean())}
+    return out

@@ -1,0 +1,149 @@
+"""The tables and the picture of `smax`."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qdfm.experiments.report import Headline, Table, near_best, number, shown
+from qdfm.metrics import bootstrap_interval
+
+PLAYED = ("sampled", "greedy")
+MEASURES = {"return": "mean return", "won": "share of battles won"}
+OURS = ("QDFM", "QDFM, centralised", "QDFM, plain critic")
+# The paper's returns and win rates on SMAC's own data, which are others: return (win rate).
+PAPER_METHODS = ("BC", "MACQL", "CFCQL", "OMAR", "OMIGA", "QDFM")
+PAPER: dict[str, dict[str, str]] = {
+    task: dict(zip(PAPER_METHODS, row, strict=True))
+    for task, row in {
+        "smax-3m-medium": ("– (.18)", "– (.31)", "– (.31)", "– (.13)", "– (.33)", "– (.29)"),
+        "smax-2s3z-medium-replay": (
+            "16.71 (.57)", "15.30 (.42)", "16.79 (.52)", "15.10 (.45)", "16.27 (.48)", "17.06 (.59)",
+        ),
+        "smax-5m_vs_6m-expert": (
+            "12.13 (.43)", "12.17 (.41)", "15.05 (.51)", "11.32 (.29)", "14.95 (.49)", "14.99 (.48)",
+        ),
+        "smax-5m_vs_6m-medium": (
+            "11.21 (.17)", "11.26 (.16)", "11.59 (.20)", "11.01 (.17)", "11.48 (.19)", "11.58 (.19)",
+        ),
+        "smax-5m_vs_6m-medium-replay": ("6.89", "6.66", "6.76", "6.83", "6.74", "6.94"),
+        "smax-5m_vs_6m-poor": ("1.30", "1.54", "1.41", "3.43", "1.24", "1.67"),
+    }.items()
+}  # fmt: skip
+
+# By task and method: the cell.
+Results = dict[str, dict[str, dict[str, Any]]]
+
+NOTES = (
+    "SMAX's maps against its heuristic enemy, reward ×10 (enemy health lost, and 10 for a victory), so that returns "
+    "compare with SMAC's 20 at most. The data are battles of our own policies, trained by the project's MAPPO and "
+    "stopped at several win rates; their statistics stand in the last row of each table. The paper plays StarCraft II "
+    "itself on other data: its figures are for orientation. Shown are mean ± sample standard deviation over seeds and "
+    "the 95 % bootstrap interval of the mean; bold: the best mean; •: not below the interval of the best. Sampled: "
+    "actions drawn from the policy; greedy: its most likely ones. MACQL and CFCQL choose the best action by their "
+    "values and have only one way to play. QDFM: each agent has rates of its own observation and current action, a "
+    "QMIX critic guides the team; centralised: the rates read all observations and the joint action; plain critic: "
+    "one network reads state and joint action in place of QMIX. BC: a softmax of each agent's own observation; joint: "
+    "the unguided flow of the joint action."
+)
+FINDINGS = ""  # of the full run
+
+
+def values(cell: dict[str, Any], how: str, measure: str) -> np.ndarray:
+    """A measure of each seed `[seeds]`."""
+    return np.array([seed[how][measure] for seed in cell["seeds"]])
+
+
+def over_tasks(results: Results, name: str, how: str, measure: str) -> np.ndarray:
+    """A method's mean over the data sets, for each seed `[seeds]`."""
+    return np.mean([values(row[name], how, measure) for row in results.values()], 0)
+
+
+def tabulate(results: Results) -> list[Table]:
+    """A table for each measure and way to play, and one of costs."""
+    tables = [_table(results, how, measure) for measure in MEASURES for how in PLAYED]
+    return [*tables, _cost(results)]
+
+
+def _names(results: Results) -> list[str]:
+    return list(next(iter(results.values())))
+
+
+def _table(results: Results, how: str, measure: str) -> Table:
+    table = Table(f"{how}: {MEASURES[measure]}", ("", *results, "mean"))
+    names = _names(results)
+    columns = [{name: values(row[name], how, measure) for name in names} for row in results.values()]
+    columns.append({name: over_tasks(results, name, how, measure) for name in names})
+    digits = 2 if measure == "return" else 3
+    for name in names:
+        line = []
+        for column in columns:
+            best = max(column, key=lambda other: column[other].mean())
+            text = shown(column[name], digits)
+            mark = " •" if near_best(column, name, tuple(names)) else ""
+            line.append(f"**{text}**{mark}" if name == best else text + mark)
+        table.add(name, *line)
+    if any(task in PAPER for task in results) and measure == "return" and how == PLAYED[0]:
+        for name in (n for n in names if any(n in PAPER.get(task, {}) for task in results)):
+            table.add(f"paper: {name}", *(PAPER.get(task, {}).get(name, "–") for task in results), "–")
+    key = "return_mean" if measure == "return" else "win_rate"
+    known = [next(iter(row.values()))["data"][key] for row in results.values()]
+    table.add("data", *(number(v, f".{digits}f") for v in known), number(float(np.mean(known)), f".{digits}f"))
+    return table
+
+
+def _cost(results: Results) -> Table:
+    table = Table("Data and cost", ("", "battles", "transitions", *(f"{n}, s" for n in _names(results))))
+    for task, row in results.items():
+        data = next(iter(row.values()))["data"]
+        table.add(
+            task, data["episodes"], data["transitions"], *(number(cell["train_seconds"]) for cell in row.values())
+        )
+    return table
+
+
+def headlines(results: Results) -> list[Headline]:
+    """QDFM's mean over the data sets beside the best baseline's, and on how many it is near the best."""
+    names, lines = _names(results), []
+    rivals = [name for name in names if name not in OURS]
+    for how in PLAYED:
+        for measure, words in MEASURES.items():
+            for name in (n for n in names if n in OURS):
+                mean = float(over_tasks(results, name, how, measure).mean())
+                lines.append(Headline(f"{name}, {how}: {words}, mean over data sets", mean))
+            if rivals:
+                best = max(float(over_tasks(results, name, how, measure).mean()) for name in rivals)
+                lines.append(Headline(f"best baseline, {how}: {words}, mean over data sets", best))
+            if "QDFM" in names:
+                near = sum(
+                    near_best({n: values(row[n], how, measure) for n in names}, "QDFM", tuple(names))
+                    for row in results.values()
+                )
+                lines.append(Headline(f"QDFM, {how}: {words} near the best, of {len(results)} data sets", near))
+    return lines
+
+
+def draw(folder: Path, results: Results) -> None:
+    """smax.png: the share of battles won by every method, a panel per data set."""
+    from matplotlib.figure import Figure
+
+    names = _names(results)
+    columns = min(4, len(results))
+    rows = -(-len(results) // columns)
+    figure = Figure(figsize=(2.6 * columns + 1.6, (0.25 * len(names) + 1.1) * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    for axes, (task, row) in zip(panels.flat, results.items()):
+        for place, how in enumerate(PLAYED):
+            won = [values(row[name], how, "won") for name in names]
+            means = np.array([v.mean() for v in won])
+            reach = np.abs(np.array([bootstrap_interval(v) for v in won]) - means[:, None]).T
+            heights = np.arange(len(names)) + 0.2 * (2 * place - 1)
+            axes.errorbar(means, heights, xerr=reach, fmt="ox"[place], ms=4, capsize=2, lw=1, label=how)
+        axes.axvline(next(iter(row.values()))["data"]["win_rate"], color="black", lw=0.8, ls=":", label="data")
+        axes.set_title(task, fontsize=9)
+        axes.set_xlabel("battles won", fontsize=8)
+        axes.grid(alpha=0.3)
+    panels[0, 0].set_yticks(range(len(names)), names)
+    panels[0, 0].invert_yaxis()
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center", fontsize=7)
+    figure.savefig(folder / "smax.png", dpi=120)
