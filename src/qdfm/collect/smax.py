@@ -19,8 +19,8 @@ They draw their actions. How often they win and their mean return, over 2,000 ba
 | 5m_vs_6m | medium-replay | 1.6 % | 5.9 |
 | 5m_vs_6m | poor | 0.8 % | 6.4 |
 
-On 5m_vs_6m we found no policy that wins often: JaxMARL's heuristic wins 0.6 % there, and ours stopped learning at ten
-times that, so its qualities differ in return rather than in victories.
+On 5m_vs_6m we have no policy that wins often: the best one still learned, slowly, when its eight million steps were
+over. The qualities of this map differ in return rather than in victories.
 
 The policies were made of a run's file by
 
