@@ -28,7 +28,7 @@ The policies were made of a run's file by
     python -m qdfm.collect.smax 3m 3m.npz
 
 and for the other maps with the options --checkpoint 2 --hidden 64 --entropy 0.003 (2s3z) and --checkpoint 5 --steps
-8000000 (5m_vs_6m). On two CPU cores that nobody else uses the first takes three minutes.
+8000000 (5m_vs_6m). On two CPU cores the first takes four minutes.
 """
 
 import sys
