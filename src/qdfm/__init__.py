@@ -7,7 +7,7 @@ agent.act(data.observation[0])
 
 from qdfm._version import __version__
 from qdfm.agent import Agent, load
-from qdfm.algorithms import ALGORITHMS, AWAC, AWBC, BC, BCQ, BRAC, CQL, IQL, QDFM, BoltzBC, BoltzQ, GreedyQ
+from qdfm.algorithms import ALGORITHMS, AWAC, AWBC, BC, BCQ, BRAC, CQL, IQL, OMAR, OMIGA, QDFM, BoltzBC, BoltzQ, GreedyQ
 from qdfm.data.actions import Bins, Codebook
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import load_dataset
@@ -28,6 +28,8 @@ __all__ = [
     "BRAC",
     "CQL",
     "IQL",
+    "OMAR",
+    "OMIGA",
     "QDFM",
     "Agent",
     "Bins",

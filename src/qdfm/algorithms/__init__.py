@@ -11,12 +11,15 @@ from qdfm.algorithms.brac import BRAC
 from qdfm.algorithms.cql import CQL
 from qdfm.algorithms.greedyq import GreedyQ
 from qdfm.algorithms.iql import IQL
+from qdfm.algorithms.omar import OMAR
+from qdfm.algorithms.omiga import OMIGA
 from qdfm.algorithms.qdfm import QDFM
 
 ALGORITHMS: dict[str, type[Config]] = {
-    c.name: c for c in (QDFM, BC, BoltzBC, GreedyQ, BoltzQ, CQL, IQL, AWAC, AWBC, BCQ, BRAC)
+    c.name: c for c in (QDFM, BC, BoltzBC, GreedyQ, BoltzQ, CQL, IQL, AWAC, AWBC, BCQ, BRAC, OMAR, OMIGA)
 }
 
 __all__ = [
-    "ALGORITHMS", "AWAC", "AWBC", "BC", "BCQ", "BRAC", "CQL", "IQL", "QDFM", "BoltzBC", "BoltzQ", "Config", "GreedyQ",
+    "ALGORITHMS", "AWAC", "AWBC", "BC", "BCQ", "BRAC", "CQL", "IQL", "OMAR", "OMIGA", "QDFM", "BoltzBC", "BoltzQ",
+    "Config", "GreedyQ",
 ]  # fmt: skip
