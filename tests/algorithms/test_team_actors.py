@@ -27,7 +27,7 @@ COMMON: dict[str, Any] = {
     "hidden": (32,), "gamma": GAMMA, "critic_learning_rate": 4e-3, "learning_rate": 3e-3, "target_rate": 0.02,
     "ema": 0.99, "train_steps": 2_000, "batch_size": 512, "critics": 1, "pessimism": "mean", "layer_norm": False,
 }  # fmt: skip
-ALPHA, PENALTY = 0.5, 0.3
+ALPHA, PENALTY = 0.5, 0.6
 
 
 def game() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -95,14 +95,14 @@ def backed_up(value: np.ndarray) -> np.ndarray:
 
 
 def conservative(y: np.ndarray, mu: np.ndarray, legal: np.ndarray) -> np.ndarray:
-    """The minimiser of ½ E_μ (q − y)² + α (log Σ exp q − E_μ q) over legal choices `[K]`, by Newton's method."""
+    """The minimiser of E_μ (q − y)² + α (log Σ exp q − E_μ q) over legal choices `[K]`, by Newton's method."""
     mu, at = mu[legal], y[legal]
     q = at.copy()
     for _ in range(100):
         p = np.exp(q - q.max())
         p = p / p.sum()
-        slope = mu * (q - at) + PENALTY * (p - mu)
-        q = q - np.linalg.solve(np.diag(mu + PENALTY * p) - PENALTY * np.outer(p, p), slope)
+        slope = 2 * mu * (q - at) + PENALTY * (p - mu)
+        q = q - np.linalg.solve(np.diag(2 * mu + PENALTY * p) - PENALTY * np.outer(p, p), slope)
     out = np.full(len(y), -np.inf)
     out[legal] = q
     return out

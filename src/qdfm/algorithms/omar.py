@@ -1,7 +1,7 @@
 """OMAR: offline multi-agent RL with actor rectification (Pan et al., 2022), for teams with discrete actions.
 
 Every agent has a conservative critic of its own, all by one network, on the team's reward: Q_i minimises
-½ (Q_i − y_i)² + α (log Σ_a exp Q_i(o_i, a) − Q_i(o_i, a_i)) with y_i = r + γ Σ_a π̄_i(a|o'_i) Q̄_i(o'_i, a). The actor
+(Q_i − y_i)² + α (log Σ_a exp Q_i(o_i, a) − Q_i(o_i, a_i)) with y_i = r + γ Σ_a π̄_i(a|o'_i) Q̄_i(o'_i, a). The actor
 π_i(a|o_i) descends −(1 − τ) Σ_a π_i(a|o_i) Q_i(o_i, a) − τ log π_i(â_i|o_i): the policy gradient, which can get stuck
 where Q_i has several peaks, and a pull towards â_i, the best action that a search without gradients finds.
 Deviations: for continuous actions the search draws from a Gaussian that moves to better draws, round by round, and the
@@ -37,7 +37,7 @@ class OMAR(CriticConfig):
     train_steps: int = 60_000
     """Gradient steps."""
     penalty: float = 1.0
-    """α, the weight of the conservative term (the authors: .5, 1 or 5 by data set)."""
+    """α, the weight of the conservative term (the authors: .5, 1 or 5 by data set; twice what CQL calls so)."""
     rectification: float = 0.9
     """τ, the weight of the pull towards the best action (the authors: .1 to 1 by data set, mostly .9 or 1)."""
     critics: int | None = 2
@@ -119,7 +119,7 @@ def fit_agents(
         worth = scalarise(every, preference)
         data_q = jnp.sum(jnp.where(taken, worth, 0), -1)  # [E, B, G]
         gap = logsumexp(jnp.where(legal, worth, -jnp.inf), -1) - data_q
-        each = jnp.sum(error**2, -1) + 2 * config.penalty * gap  # 2: the squared error comes without its ½
+        each = jnp.sum(error**2, -1) + config.penalty * gap
         return jnp.sum(jnp.mean(each, (1, 2))), data_q
 
     (lost, data_q), gradient = jax.value_and_grad(loss, has_aux=True)(critic.net)
