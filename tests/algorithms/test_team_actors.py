@@ -46,7 +46,7 @@ JOINT = COUNT / COUNT.sum((1, 2), keepdims=True)
 ALONE = np.stack([JOINT.sum(2), JOINT.sum(1)], 1)  # [S, G, K], each agent's own behaviour
 
 
-def logged(state: bool = True, masked: bool = True, objectives: int = 1) -> qdfm.Dataset:
+def logged(state: bool = True, objectives: int = 1) -> qdfm.Dataset:
     """Every pair as often as it is counted; a second objective that is all noise."""
     s, a, b = np.repeat(np.stack(np.unravel_index(np.arange(COUNT.size), COUNT.shape)), COUNT.ravel(), 1)
     after = np.where(s == 0, FOLLOWS[a, b], s)
@@ -54,7 +54,7 @@ def logged(state: bool = True, masked: bool = True, objectives: int = 1) -> qdfm
     reward = np.stack([REWARD[s, a, b], np.random.default_rng(1).normal(size=len(s))], 1)[:, :objectives]
     return qdfm.Dataset.from_arrays(
         here, np.stack([a, b], 1), reward, there, s > 0, num_actions=(ACTIONS,) * AGENTS, agents=AGENTS,
-        mask=LEGAL[s] if masked else None, next_mask=LEGAL[after] if masked else None,
+        mask=LEGAL[s], next_mask=LEGAL[after],
         state=EYE[s] if state else None, next_state=EYE[after] if state else None, normalise=False,
     )  # fmt: skip
 
@@ -73,7 +73,7 @@ def trained(config: qdfm.algorithms.Config, data: qdfm.Dataset) -> tuple[Any, np
 
     state = jax.jit(run, compiler_options=OPTIMISED)(jax.random.key(0))
     seen = jnp.repeat(EYE[:, None], AGENTS, 1)
-    law = algorithm.probs(algorithm.policy(state), seen, omega(data.spec), LEGAL if data.mask is not None else None)
+    law = algorithm.probs(algorithm.policy(state), seen, omega(data.spec), LEGAL)
     law = np.asarray(law, np.float64)
     return state, np.stack([law.sum(2), law.sum(1)], 1)
 
