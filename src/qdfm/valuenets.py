@@ -91,6 +91,26 @@ class QMix(eqx.Module):
         return self.mix(x, jnp.moveaxis(own, 1, 2))
 
 
+class AgentValues(eqx.Module):
+    """What a team's agents expect, each from what it sees itself: an ensemble of networks that all agents share."""
+
+    members: MLP  # stacked along a leading ensemble axis
+    spec: Spec = eqx.field(static=True)
+
+    def __init__(self, spec: Spec, hidden: tuple[int, ...], size: int, outputs: int, norm: bool, key: jax.Array):
+        self.spec = spec
+        inputs = agent_size(spec)
+        self.members = jax.vmap(lambda k: MLP(inputs, hidden, outputs * spec.objectives, norm, k))(
+            jax.random.split(key, size)
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Values `[E, B, G, outputs, objectives]` at contexts `[B, inputs]`."""
+        rows = agent_rows(self.spec, x)
+        out = jax.vmap(lambda member: member(rows))(self.members)
+        return out.reshape(*out.shape[:-1], -1, self.spec.objectives)
+
+
 class Critic(eqx.Module):
     """An ensemble of value networks Q(s, a, ω) ∈ R^objectives.
 

@@ -16,22 +16,24 @@ from qdfm.algorithms import ALGORITHMS, QDFM
 from qdfm.train import train
 
 TINY = {"batch_size": 32, "hidden": (16, 16)}
+TEAM_KINDS = ("team", "stateless")
 
 
 def random_data(kind: str) -> qdfm.Dataset:
-    """Random transitions of four kinds of action: one choice, one with masks, two parts of unequal size with masks, and
-    two agents with masks and a global state."""
+    """Random transitions of three kinds of action: one choice, one with masks, two parts of unequal size with masks.
+
+    The two kinds of teams have the last for two agents, with and without a global state.
+    """
     rng = np.random.default_rng(0)
     n, k = 200, 5
-    team = kind == "team"
-    obs = rng.normal(size=(n, 2, 3) if team else (n, 3))
-    mask = next_mask = None
+    obs = rng.normal(size=(n, 2, 3) if kind in TEAM_KINDS else (n, 3))
+    mask = next_mask = state = None
     if kind == "masked":
         mask = rng.random((n, k)) < 0.5
         action = rng.integers(k, size=n)
         mask[np.arange(n), action] = True
         next_mask = np.roll(mask, -1, 0)
-    elif kind in ("parts", "team"):
+    elif kind != "single":
         action = np.stack([rng.integers(3, size=n), rng.integers(2, size=n)], 1)
         mask = (rng.random((n, 2, 3)) < 0.5) & np.array([[True] * 3, [True, True, False]])
         mask[np.arange(n)[:, None], np.arange(2), action] = True
@@ -39,12 +41,19 @@ def random_data(kind: str) -> qdfm.Dataset:
         next_mask[np.arange(n) % 20 == 19] = False  # nothing is legal where an episode has ended
     else:
         action = rng.integers(k, size=n)
-    state = rng.normal(size=(n, 4)) if team else None
+    reward = rng.normal(size=n)
+    if kind == "team":
+        state = rng.normal(size=(n, 4))
     return qdfm.Dataset.from_arrays(
-        obs, action, rng.normal(size=n), np.roll(obs, -1, 0), np.arange(n) % 20 == 19, mask=mask, next_mask=next_mask,
-        num_actions=k if mask is None or mask.ndim == 2 else (3, 2), agents=2 if team else 1,
-        state=state, next_state=state,
+        obs, action, reward, np.roll(obs, -1, 0), np.arange(n) % 20 == 19, mask=mask, next_mask=next_mask,
+        num_actions=k if kind in ("single", "masked") else (3, 2), agents=2 if kind in TEAM_KINDS else 1,
+        state=state, next_state=None if state is None else np.roll(state, -1, 0),
     )  # fmt: skip
+
+
+def kinds(name: str) -> tuple[str, ...]:
+    """The kinds of data that an algorithm is for; the first is the plainest."""
+    return TEAM_KINDS if ALGORITHMS[name].teams_only else ("single", "masked", "parts")
 
 
 def tiny(name: str, steps: int = 100) -> qdfm.algorithms.Config:
@@ -58,17 +67,8 @@ def fitted(name: str, kind: str, seed: int) -> qdfm.Agent:
     return tiny(name).fit(random_data(kind), seed=seed, progress=False)
 
 
-def simplest(name: str) -> str:
-    """The simplest kind of data that an algorithm takes."""
-    return "team" if ALGORITHMS[name].team else "single"
-
-
 NAMES = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ALGORITHMS]
-CASES = [
-    pytest.param(name, kind, marks=pytest.mark.xdist_group(name))
-    for name in ALGORITHMS
-    for kind in (("team",) if ALGORITHMS[name].team else ("single", "masked", "parts"))
-]
+CASES = [pytest.param(name, kind, marks=pytest.mark.xdist_group(name)) for name in ALGORITHMS for kind in kinds(name)]
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
@@ -79,7 +79,8 @@ def test_fit_act_save_load(name, kind, tmp_path):
     obs = np.asarray(data.observation[:50])
     mask = None if data.mask is None else np.asarray(data.mask[:50])
     p = agent.action_probabilities(obs, mask=mask)
-    assert p.shape == (50, *data.spec.choices)
+    shape = (5,) if kind in ("single", "masked") else (3, 2)
+    assert p.shape == (50, *shape)
     np.testing.assert_allclose(p.reshape(50, -1).sum(1), 1, atol=1e-5)
     np.testing.assert_array_equal(p, again.action_probabilities(obs, mask=mask))
     assert not np.array_equal(p, other.action_probabilities(obs, mask=mask))
@@ -123,21 +124,22 @@ def test_draws_follow_the_probabilities(name, kind):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_greedy_takes_the_most_likely_action(name):
-    agent, data = fitted(name, simplest(name), 1), random_data(simplest(name))
+    data, agent = random_data(kinds(name)[0]), fitted(name, kinds(name)[0], 1)
     obs = np.asarray(data.observation[:50])
-    actions = agent.act(obs, greedy=True).reshape(50, -1)
     best = agent.action_probabilities(obs).reshape(50, -1).argmax(1)
-    np.testing.assert_array_equal(np.ravel_multi_index(tuple(actions.T), data.spec.choices), best)
+    greedy = agent.act(obs, greedy=True).reshape(50, -1)
+    np.testing.assert_array_equal(np.ravel_multi_index(tuple(greedy.T), data.spec.choices), best)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_seeds_side_by_side_are_the_seeds_alone(name):
-    kind = simplest(name)
+    kind = kinds(name)[0]
     together = train(tiny(name), random_data(kind), seeds=(1, 2), progress=False)
     for seed, agent in zip((1, 2), together, strict=True):
         alone = fitted(name, kind, seed)
         for a, b in zip(jax.tree.leaves(agent.policy), jax.tree.leaves(alone.policy), strict=True):
-            np.testing.assert_allclose(a, b, atol=1e-5)
+            # In a team the best joint action may change by rounding where two are nearly as good, in one row of a batch.
+            np.testing.assert_allclose(a, b, atol=5e-5 if ALGORITHMS[name].teams_only else 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -185,19 +187,26 @@ def test_every_switch_of_qdfm_trains_on_two_tokens(changes):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_objectives_and_a_preference(name):
-    """Two arms, each good for one objective: the preference says which, to all but behaviour cloning. A team's two
-    agents have to choose the same one."""
-    n, agents = 64, 2 if ALGORITHMS[name].team else 1
-    obs, arm = np.zeros((n, 2, 1) if agents == 2 else (n, 2)), np.arange(n) % 2
-    action = np.repeat(arm[:, None], agents, 1)
-    data = qdfm.Dataset.from_arrays(
-        obs, action, np.eye(2)[arm], obs, np.ones(n), num_actions=(2,) * agents, agents=agents
-    )
+    """Two arms, each good for one objective: the preference says which, to all but behaviour cloning.
+
+    In a team each of two agents has such arms and earns half.
+    """
+    n = 64
+    obs, arm = np.zeros((n, 2)), np.arange(n) % 2
+    data = qdfm.Dataset.from_arrays(obs, arm, np.eye(2)[arm], obs, np.ones(n), num_actions=2)
+    if ALGORITHMS[name].teams_only:
+        obs, arms = np.zeros((n, 2, 1)), np.stack([arm, np.arange(n) // 2 % 2], 1)
+        reward = np.eye(2)[arms].mean(1)
+        data = qdfm.Dataset.from_arrays(obs, arms, reward, obs, np.ones(n), num_actions=(2, 2), agents=2)
     config = dataclasses.replace(tiny(name, steps=300), learning_rate=3e-3)
     if hasattr(config, "critic_learning_rate"):
         config = dataclasses.replace(config, critic_learning_rate=3e-3)
+    if name == "omiga":  # by default its penalty is large for such small rewards; all it learns follows the target
+        config = dataclasses.replace(config, alpha=0.1, target_rate=0.05)
     agent = config.fit(data, progress=False)
-    first, second = (agent.action_probabilities(obs[0], preference=w).ravel() for w in ([1, 0], [0, 1]))
+    first, second = (agent.action_probabilities(obs[0], preference=w) for w in ([1, 0], [0, 1]))
+    if data.spec.agents > 1:
+        first, second = first.diagonal(), second.diagonal()
     if name == "bc":
         np.testing.assert_allclose(first, second, atol=0.1)
     else:

@@ -232,8 +232,8 @@ def test_a_config_that_makes_no_sense_is_refused(name, field, value):
 @pytest.mark.parametrize("name", EXACT)
 def test_what_is_no_team_is_refused(name):
     alone = qdfm.Dataset.from_arrays(np.zeros((4, 2)), np.arange(4) % 2, np.zeros(4), np.zeros((4, 2)), np.ones(4))
-    with pytest.raises(qdfm.QDFMError, match=f"{name} trains teams and this data has one agent"):
+    with pytest.raises(qdfm.QDFMError, match=f"{name} is for teams but this data has one agent"):
         ALGORITHMS[name]().fit(alone, progress=False)
     two = replace(logged().spec, objectives=2)
-    with pytest.raises(qdfm.QDFMError, match='needs critic="vector"'):
+    with pytest.raises(qdfm.QDFMError, match='leave critic="vector"'):
         ALGORITHMS[name](critic="scalarised").build(two)

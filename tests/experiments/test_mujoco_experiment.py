@@ -78,8 +78,8 @@ def test_all_methods_of_a_setting_have_equally_many_steps():
         ):
             assert len({getattr(config, field) for config in guided}) == 1
     assert METHODS["codebook"].keys() == {"QDFM", *SEVEN, *BESIDE}
-    single = {name for name, config in ALGORITHMS.items() if not config.team}
-    assert {config.name for config in METHODS["codebook"].values()} == single
+    alone = {name for name, config in ALGORITHMS.items() if not config.teams_only}
+    assert {config.name for config in METHODS["codebook"].values()} == alone
     assert QUICK_NAMES["method"] == tuple(name for name in METHODS["tokens"] if name in QUICK_NAMES["method"])
     assert PAPER.keys() == {"QDFM", *SEVEN}
     assert all(figures.keys() == TASKS.keys() for figures in PAPER.values())

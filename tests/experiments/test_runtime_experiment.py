@@ -19,7 +19,7 @@ def test_every_method_has_the_papers_schedule():
     totals = {name: config.total_steps(spec) for name, config in METHODS.items()}
     assert totals.pop("QDFM.paper") == 2 * SCHEDULE  # the behaviour is cloned first
     assert set(totals.values()) == {SCHEDULE}
-    assert {config.name for config in METHODS.values()} == {n for n, config in ALGORITHMS.items() if not config.team}
+    assert {config.name for config in METHODS.values()} == {n for n, c in ALGORITHMS.items() if not c.teams_only}
     ours, printed = METHODS["QDFM"], METHODS["QDFM.paper"]
     assert isinstance(ours, QDFM)
     assert isinstance(printed, QDFM)

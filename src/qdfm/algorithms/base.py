@@ -72,7 +72,7 @@ class Config:
 
     name: ClassVar[str]
     about: ClassVar[str]
-    team: ClassVar[bool] = False  # whether it is for several agents only
+    teams_only: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Lists become tuples: a config is the key under which compiled code is kept."""
@@ -87,8 +87,11 @@ class Config:
 
     def resolve(self, spec: Spec) -> Self:
         """The same config with every choice that was left open filled in for this spec; checks the values."""
-        if self.team and spec.agents == 1:
-            raise QDFMError(f"{self.name} trains teams and this data has one agent; give data with agents=2 or more.")
+        if self.teams_only and spec.agents == 1:
+            raise QDFMError(
+                f"{self.name} is for teams but this data has one agent; choose another algorithm, or give agents= "
+                "with the data of a team."
+            )
         positive = [f for f in dataclasses.fields(self) if f.name.endswith(("_steps", "_size", "_rate", "hidden"))]
         for field in positive:
             value = getattr(self, field.name)

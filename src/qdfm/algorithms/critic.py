@@ -54,6 +54,8 @@ class CriticConfig(Config):
         config = replace(super().resolve(spec), **{k: v for k, v in filled.items() if getattr(self, k) is None})
         check_choice(config, "critic", ("vector", "scalarised"))
         check_choice(config, "pessimism", ("min", "mean", "mean-std"))
+        if config.critic == "scalarised" and spec.objectives > 1 and (config.teams_only or config.mixed(spec)):
+            raise QDFMError(f'{self.name}: values of a team\'s agents follow the preference; leave critic="vector".')
         if (config.critics or 0) < 1:
             raise QDFMError(f"{self.name}: critics is {config.critics}; it must be at least 1.")
         if config.target_rate > 1:

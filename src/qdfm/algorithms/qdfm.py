@@ -150,10 +150,6 @@ class QDFM(GuidedConfig):
             (not team and config.execution == "decentralised", "decentralised execution needs several agents"),
             (not team and config.mixing == "qmix", "qmix needs several agents"),
             (
-                config.mixing == "qmix" and config.critic == "scalarised" and spec.objectives > 1,
-                'qmix reads the preference; it needs critic="vector"',
-            ),
-            (
                 config.execution == "decentralised" and config.rates in ("energy", "diffuse"),
                 "decentralised execution needs posterior or softplus rates",
             ),

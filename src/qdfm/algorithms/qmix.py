@@ -43,15 +43,13 @@ class QMixConfig(CriticConfig):
     pessimism: str | None = "mean"
     """How an ensemble is read: min, mean or mean-std."""
 
-    team = True
+    teams_only = True
 
     def resolve(self, spec: Spec) -> Self:
         """Fill in what is left open, and refuse what does not go together."""
         config = super().resolve(spec)
         if config.penalty < 0:
             raise QDFMError(f"{self.name}: penalty is {config.penalty}; it must be at least 0.")
-        if config.critic == "scalarised" and spec.objectives > 1:
-            raise QDFMError(f'{self.name}: agents choose by the preference, which needs critic="vector".')
         return config
 
     def mixed(self, spec: Spec) -> bool:

@@ -7,6 +7,7 @@ timed in turn, so that they meet the same machine, with the same number of Euler
 
 import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ NOTES = (
     "of joint decisions from observation to action in one compiled call, median, divided by N. Decentralised: every "
     "agent's rates by one network of its own observation and current action; centralised: all rates by one network of "
     "all observations and the joint action, whose first and last layer grow with the team. Learning: gradient steps "
-    "per second of phases 1 and 3. Growth: the exponent b of time ~ G^b between the first and the last team, and between "
+    "per second of phases 1 and 3. Growth: the exponent b of time ~ G^b from the first to the last team, and between "
     "the last two."
 )
 
@@ -69,7 +70,7 @@ def report(settings: Settings, size: Size) -> None:
     results: dict[str, Any] = {}
     for execution in chosen:
         key = {"execution": execution, "size": asdict(size)}
-        results[execution] = cells.get(key, lambda execution=execution: timed(execution, size))["teams"]
+        results[execution] = cells.get(key, partial(timed, execution, size))["teams"]
     tables = [_table(execution, teams, size) for execution, teams in results.items()]
     for table in tables:
         table.show()
