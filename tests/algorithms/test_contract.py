@@ -138,7 +138,7 @@ def test_seeds_side_by_side_are_the_seeds_alone(name):
     for seed, agent in zip((1, 2), together, strict=True):
         alone = fitted(name, kind, seed)
         for a, b in zip(jax.tree.leaves(agent.policy), jax.tree.leaves(alone.policy), strict=True):
-            # In a team the best joint action may change by rounding where two are nearly as good, in one row of a batch.
+            # In a team the best joint action of a row may change by rounding where two are nearly as good.
             np.testing.assert_allclose(a, b, atol=5e-5 if ALGORITHMS[name].teams_only else 1e-5)
 
 
