@@ -49,7 +49,7 @@ def test_data_make_in_an_id(capsys):
     made, same = qdfm.load_dataset("CartPole-v1.npz"), collect_gymnasium("CartPole-v1", 50, seed=3)
     np.testing.assert_array_equal(made.observation, same.observation)
     assert main(["train", "CartPole-v1", *CLONE, "--episodes", "2"]) == 0
-    played = json.loads(capsys.readouterr().out.splitlines()[1])
+    played = json.loads(capsys.readouterr().out.splitlines()[2])
     assert played["return_mean"] == [played["length_mean"]]  # +1 per step
     for option in ("--steps", "--seed"):
         said = refusal(capsys, "data", "make", "multigoal-2", option, "3")

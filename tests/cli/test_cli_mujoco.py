@@ -71,7 +71,7 @@ def test_inspecting_continuous_data(hopper, capsys):
 def test_training_on_a_task_and_on_its_set(hopper, capsys):
     words = [*CLONE, "--bins", "5", "--transitions", "600", "--episodes", "2"]
     assert main(["train", "hopper-medium", *words]) == 0
-    saved, played = capsys.readouterr().out.splitlines()
+    _, saved, played = capsys.readouterr().out.splitlines()
     assert saved == "Saved 1 agent(s) in runs/hopper-medium-bc."
     shown = json.loads(played)
     assert shown["score_mean"] == pytest.approx(float(normalised("hopper-medium", shown["return_mean"][0])))
@@ -83,7 +83,7 @@ def test_training_on_a_task_and_on_its_set(hopper, capsys):
     assert again["score_mean"] == shown["score_mean"]  # both with seed 0
 
     assert main(["train", "qdfm/hopper/medium-v0", *words, "--out", "set"]) == 0
-    assert json.loads(capsys.readouterr().out.splitlines()[1])["return_mean"] == shown["return_mean"]
+    assert json.loads(capsys.readouterr().out.splitlines()[2])["return_mean"] == shown["return_mean"]
     assert main(["evaluate", "set/agent-0.safetensors", "--episodes", "1"]) == 0
     assert json.loads(capsys.readouterr().out)["env"] == "Hopper-v5"  # which the set names
 

@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import load_dataset
 from qdfm.data.tables import Columns
+from qdfm.envs.smax import TASKS as BATTLES
 from qdfm.errors import QDFMError
 from qdfm.train import trained_task
 
@@ -20,6 +21,17 @@ FLAT = arg(name="")  # options of a nested dataclass without its name before the
 def parse(name: str, command: Callable[..., None], words: Sequence[str]) -> None:
     """Call the command with the words as its options; its docstring is the help."""
     tyro.cli(command, args=words, prog=f"qdfm {name}", description=command.__doc__)
+
+
+def described(task: str, data: Dataset) -> str:
+    """How much data there is of a task, what its episodes return, and how many battles were won."""
+    text = f"{len(data)} transitions, mean return {[round(float(r), 4) for r in data.returns().mean(0)]}"
+    if task in BATTLES:
+        from qdfm.collect.smax import statistics
+
+        known = statistics(data)
+        text += f", {known['episodes']} episodes, win rate {known['win_rate']:.3f}"
+    return text
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
-from qdfm.cli.common import FLAT, DataArguments, file_name, parse
+from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import GENERATORS, collected
 from qdfm.envs.mujoco import TASKS
@@ -64,16 +64,14 @@ def make(words: Sequence[str]) -> None:
             return
         if args.replace:
             raise QDFMError(f"--replace does not concern {args.name}, which is a file; leave it out.")
-        data, about, won = _made(args), {}, ""
+        data, about = _made(args), {}
         out = args.out or Path(f"{file_name(args.name)}.npz")
         if args.name in BATTLES:
             from qdfm.collect.smax import statistics
 
             about = {"task": args.name, "seed": args.seed or 0, **statistics(data)}
-            won = f", {about['episodes']} episodes, win rate {about['win_rate']:.3f}"
         data.save(out, about)
-        returns = data.returns().mean(0)
-        print(f"Wrote {len(data)} transitions, mean return {[round(float(r), 4) for r in returns]}{won}, to {out}.")
+        print(f"Wrote {described(args.name, data)}, to {out}.")
 
     command.__doc__ = MakeArguments.__doc__
     parse("data make", command, words)

@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from qdfm.algorithms import ALGORITHMS
 from qdfm.algorithms.base import Config
-from qdfm.cli.common import FLAT, DataArguments, file_name, parse
+from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
 from qdfm.data.minari import environment_of, local_set
 from qdfm.data.sources import GENERATORS, is_file
 from qdfm.envs.mujoco import TASKS
@@ -82,12 +82,10 @@ def _run_training(args: TrainArguments, config: Config) -> None:
     data = _few(args).load(args.task, args.normalise)
     out = args.out or Path("runs") / f"{Path(args.task).stem if logged else file_name(args.task)}-{config.name}"
     place = None if logged else _place(args.task)
+    print(f"The data: {described(args.task, data)}.")
     agents = train(config, data, range(args.seeds), out, args.resume, options=args.run, task=place)
     print(f"Saved {len(agents)} agent(s) in {out}.")
-    if place is None:
-        returns = data.returns()
-        print(f"The data's own mean return per episode: {[round(float(r), 4) for r in returns.mean(0)]}.")
-    elif args.episodes > 0:
+    if place is not None and args.episodes > 0:
         if data.spec.objectives > 1 and config.preference is None:
             print("The agents follow a preference; play with qdfm evaluate --preference or qdfm pareto.")
             return
