@@ -71,7 +71,7 @@ def test_inspecting_continuous_data(hopper, capsys):
 def test_training_on_a_task_and_on_its_set(hopper, capsys):
     words = [*CLONE, "--bins", "5", "--transitions", "600", "--episodes", "2"]
     assert main(["train", "hopper-medium", *words]) == 0
-    _, saved, played = capsys.readouterr().out.splitlines()
+    saved, _, played = capsys.readouterr().out.splitlines()
     assert saved == "Saved 1 agent(s) in runs/hopper-medium-bc."
     shown = json.loads(played)
     assert shown["score_mean"] == pytest.approx(float(normalised("hopper-medium", shown["return_mean"][0])))

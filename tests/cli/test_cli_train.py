@@ -66,14 +66,14 @@ def test_resuming_a_finished_run_changes_nothing(run, capsys):
 def test_training_on_a_file_and_playing_at_the_end(capsys):
     assert main(["train", "multigoal-4", *CLONE, "--episodes", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("The data: ") and lines[1] == "Saved 1 agent(s) in runs/multigoal-4-bc."
+    assert lines[0] == "Saved 1 agent(s) in runs/multigoal-4-bc." and lines[1].startswith("The data: ")
     assert json.loads(lines[2])["episodes"] == 3
     rows = [f"{i},{i % 3},{i % 2},{int(i == 5)}" for i in range(6)]
     log = table("my log.csv", "obs,action,reward,terminated", *rows)
     assert main(["train", log, *CLONE]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "The data: 6 transitions, mean return [3.0]."  # 0 + 1 + 0 + 1 + 0 + 1
-    assert lines[1:] == ["Saved 1 agent(s) in runs/my log-bc."]
+    assert lines[0] == "Saved 1 agent(s) in runs/my log-bc."
+    assert lines[1:] == ["The data: 6 transitions, mean return [3.0]."]  # 0 + 1 + 0 + 1 + 0 + 1
     assert qdfm.load("runs/my log-bc/agent-0.safetensors").spec.normalisation.observation_mean == (2.5,)
 
 

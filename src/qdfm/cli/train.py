@@ -82,9 +82,9 @@ def _run_training(args: TrainArguments, config: Config) -> None:
     data = _few(args).load(args.task, args.normalise)
     out = args.out or Path("runs") / f"{Path(args.task).stem if logged else file_name(args.task)}-{config.name}"
     place = None if logged else _place(args.task)
-    print(f"The data: {described(args.task, data)}.")
     agents = train(config, data, range(args.seeds), out, args.resume, options=args.run, task=place)
     print(f"Saved {len(agents)} agent(s) in {out}.")
+    print(f"The data: {described(args.task, data)}.")
     if place is not None and args.episodes > 0:
         if data.spec.objectives > 1 and config.preference is None:
             print("The agents follow a preference; play with qdfm evaluate --preference or qdfm pareto.")
