@@ -326,3 +326,33 @@ def test_beta_zero_means_unguided(change):
     exact = value_iteration("mean", data, mu, np.ones(1), data.terminated)
     got = fit(replace(SMALL, beta=0.0, **change), data, mu, np.ones((len(data), 1)))
     assert np.abs(got - exact).max() < 0.02 * np.abs(exact).max()
+
+
+def test_a_falling_step_size_averages_noise_away():
+    """One state, one action, rewards of mean 1 and deviation 3: a constant step size follows the last batches, one that
+    falls to 0 ends near the mean of all."""
+    n, steps = 4000, 400
+    reward = 1 + 3 * np.random.default_rng(0).standard_normal(n)
+    nothing = np.zeros((n, 1))
+    data = Dataset.from_arrays(nothing, np.zeros(n, int), reward, nothing, np.ones(n), num_actions=2, normalise=False)
+    ends = {}
+    for decay in (False, True):
+        config = QDFM(
+            critic_steps=steps, critic_decay=decay, critic_learning_rate=0.2, hidden=(8,), critics=4, pessimism="mean"
+        ).resolve(data.spec)
+        rate = config.critic_rate()
+        if callable(rate):
+            assert [float(rate(at)) for at in (0, 200, 400)] == pytest.approx([0.2, 0.1, 0])
+        start = init_critic(config, data.spec, jax.random.key(0), decomposed=False)
+
+        def step(learner, key, config=config):
+            batch, one = data.sample(key, 4), jnp.ones((4, 1))
+            return critics.regress(config, data.spec, learner, batch, one, jnp.zeros((4, 1)))[0], None
+
+        def run(key, start=start, step=step):
+            net = jax.lax.scan(step, start, jax.random.split(key, steps))[0].net
+            return net.values(jnp.zeros((1, 1)), jnp.zeros((1, 1, 1), int)).ravel()
+
+        ends[decay] = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(1), 32))
+    off = {decay: float(jnp.sqrt(jnp.mean((q - reward.mean()) ** 2))) for decay, q in ends.items()}
+    assert 2 * off[True] < off[False]

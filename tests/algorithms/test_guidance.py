@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from qdfm.algorithms.guidance import SHARP, beta_for_share, effective_share, keep_supported, tilt
+from qdfm.algorithms.guidance import SHARP, beta_for_share, effective_share, keep_supported, state_beta, tilt
 from qdfm.flow import losses
 from qdfm.flow.losses import Matching
 from qdfm.flow.rates import off_diagonal
@@ -238,3 +238,14 @@ def test_effective_share_ignores_a_shift_in_single_precision():
     for beta in (1.0, 1e2, 1e4, 1e6):
         share = float(effective_share(log_mu, q, beta)[0])
         assert share == pytest.approx(share_by_hand(np.full(3, 1 / 3), np.asarray(q), beta), rel=1e-3)
+
+
+def test_a_state_whose_values_spread_far_has_a_smaller_beta():
+    """Normal values, σ = .5 and 4 at two states: exp(−β²σ²) is .78 and far below .3; the second is held at .3."""
+    x = np.random.default_rng(0).standard_normal(200_000)
+    q = jnp.asarray(np.stack([0.5 * x, 4 * x])[:, None], jnp.float32)
+    log_mu = jnp.full(q.shape, -np.log(len(x)))
+    beta = state_beta(log_mu, q, jnp.float32(1.0), 0.3)
+    np.testing.assert_allclose(beta[:, 0, 0], [1, np.sqrt(-np.log(0.3)) / 4], rtol=0.01)
+    np.testing.assert_allclose(effective_share(log_mu, q, beta), [np.exp(-0.25), 0.3], rtol=0.03)
+    assert state_beta(log_mu, q, jnp.float32(1.0), 0.0) == 1

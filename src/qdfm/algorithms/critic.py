@@ -64,6 +64,10 @@ class CriticConfig(Config):
             raise QDFMError(f"{self.name}: gamma is {config.gamma}; it must lie between 0 and 1.")
         return config
 
+    def critic_rate(self) -> learner.Rate:
+        """The step size of the critic."""
+        return self.critic_learning_rate
+
     def state_size(self, spec: Spec) -> int:
         """How many numbers of a team's global state the critic reads: none, where it is needed when agents act."""
         return 0
@@ -100,7 +104,7 @@ def init_critic(config: CriticConfig, spec: Spec, key: jax.Array, decomposed: bo
     net = Critic(
         spec, hidden, config.critics, config.critic == "vector", config.layer_norm, decomposed, key, mixed, state
     )  # fmt: skip
-    return learner.start(net, config.critic_learning_rate)
+    return learner.start(net, config.critic_rate())
 
 
 def scalarise(values: jax.Array, preference: jax.Array) -> jax.Array:
@@ -200,6 +204,6 @@ def regress(
         return total if penalty is None else total + penalty(every), q
 
     (value_loss, q), gradient = jax.value_and_grad(loss, has_aux=True)(critic.net)
-    new, norm = learner.descend(critic, gradient, config.critic_learning_rate, 1 - config.target_rate)
+    new, norm = learner.descend(critic, gradient, config.critic_rate(), 1 - config.target_rate)
     data_q = config.worth(spec, q[:, :, None, None], preference, config.seen(batch))
     return new, {"loss": value_loss, "grad_norm": norm, "q": jnp.mean(data_q), "q_abs": jnp.mean(jnp.abs(data_q))}

@@ -5,6 +5,8 @@ enumerated, −log M where they were drawn from it. T counts independent tokens 
 Everything is shift-invariant in Q and computed in logarithms.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
@@ -24,6 +26,19 @@ def keep_supported(log_mu: jax.Array, share: float) -> jax.Array:
 def tilt(log_mu: jax.Array, q: jax.Array, beta: jax.Array | float) -> jax.Array:
     """Weights `[B, T, M]` proportional to μ·exp(βQ). For drawn candidates: softmax(βQ), the paper's w_j."""
     return jax.nn.softmax(log_mu + beta * q, -1)
+
+
+def state_beta(log_mu: jax.Array, q: jax.Array, beta: jax.Array, share: float) -> jax.Array:
+    """β of each state and token `[B, T, 1]`: `beta`, or less where values `[B, T, M]` spread too far for a share.
+
+    Weights exp(βQ) of normal values with deviation σ have the effective share exp(−β²σ²), so that β ≤ √(−log share)/σ.
+    """
+    if share <= 0:
+        return beta
+    mu = jnp.exp(log_mu)
+    mean = jnp.einsum("btm,btm->bt", mu, q)[..., None]
+    spread = jnp.sqrt(jnp.einsum("btm,btm->bt", mu, (q - mean) ** 2))[..., None]
+    return jnp.minimum(beta, math.sqrt(-math.log(share)) / jnp.maximum(spread, 1 / BETA_MAX))
 
 
 def effective_share(log_mu: jax.Array, q: jax.Array, beta: jax.Array | float) -> jax.Array:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jax.scipy.special import logsumexp
 
 from qdfm.algorithms import guidance
@@ -29,7 +30,7 @@ from qdfm.algorithms.critic import (
     read,
     regress,
 )
-from qdfm.algorithms.learner import Learner
+from qdfm.algorithms.learner import Learner, Rate
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
@@ -50,6 +51,8 @@ class GuidedConfig(CriticConfig):
 
     critic_steps: int = 40_000
     """Gradient steps of the critic."""
+    critic_decay: bool = False
+    """Whether the critic's step size falls linearly to 0 over its steps, which leaves less noise in its values."""
     beta: float = 10.0
     """Guidance strength, in the units that beta_scale says; 0: none, whatever the scale."""
     beta_scale: str | None = None
@@ -57,6 +60,9 @@ class GuidedConfig(CriticConfig):
     share for several tokens and for continuous actions, else mean_abs)."""
     share_target: float = 0.6
     """Effective sample share that beta_scale="share" aims at."""
+    state_share: float = 0.0
+    """Effective sample share that no state falls below, about: where its values spread so far that it would, β is
+    smaller (0: one β for all states)."""
     caution: float | None = None
     """Standard deviations of the ensemble's advantages by which guidance discounts an action; 0: values as `pessimism`
     reads them (None: 2 for several tokens and for continuous actions, else 0)."""
@@ -98,6 +104,8 @@ class GuidedConfig(CriticConfig):
             raise QDFMError(f"{self.name}: caution is {config.caution}; it must be at least 0.")
         if not 0 < config.share_target <= 1:
             raise QDFMError(f"{self.name}: share_target is {config.share_target}; it must lie in (0, 1].")
+        if not 0 <= config.state_share < 1:
+            raise QDFMError(f"{self.name}: state_share is {config.state_share}; it must be at least 0 and below 1.")
         check_choice(config, "utility", ("linear", "chebyshev"))
         if config.utility == "chebyshev":
             for wrong, sentence in (
@@ -115,6 +123,12 @@ class GuidedConfig(CriticConfig):
                     f"{spec.accumulation.gamma}; use one discount for both."
                 )
         return config
+
+    def critic_rate(self) -> Rate:
+        """Constant, or falling."""
+        if not self.critic_decay:
+            return self.critic_learning_rate
+        return optax.linear_schedule(self.critic_learning_rate, 0.0, max(1, self.critic_steps))
 
     def adapt(self, dataset: Dataset) -> Dataset:
         """A nonlinear utility sees accumulated returns."""
@@ -259,7 +273,8 @@ def ratio_to_behaviour(
         none = jnp.full_like(support.log_mu[..., :1], -jnp.inf)
         both = jnp.concatenate([support.actions, action[:, None]], 1)
         every = Support(jnp.concatenate([support.log_mu, none], -1), both)
-    q = state.beta * guiding_values(config, spec, state.learner.average, observation, preference, every)[:, 0]  # [B, M]
+    q = guiding_values(config, spec, state.learner.average, observation, preference, every)
+    q = (guidance.state_beta(every.log_mu, q, state.beta, config.state_share) * q)[:, 0]  # [B, M]
     taken = jnp.take_along_axis(q, action, -1) if support.actions is None else q[:, -1:]
     log_ratio = taken - logsumexp(every.log_mu[:, 0] + q, -1, keepdims=True)
     return jnp.exp(jnp.minimum(log_ratio, jnp.log(RATIO_MAX)))

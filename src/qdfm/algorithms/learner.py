@@ -3,12 +3,15 @@
 The average serves as the acting weights of a policy and as the target network of a critic.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
+
+Rate = float | Callable[[Any], Any]  # a step size, or one for every count of steps
 
 
 class Learner(eqx.Module):
@@ -19,12 +22,12 @@ class Learner(eqx.Module):
     optimiser: optax.OptState
 
 
-def start(net: Any, learning_rate: float) -> Learner:
+def start(net: Any, learning_rate: Rate) -> Learner:
     """A fresh learner. The average starts at the network and owns its memory."""
     return Learner(net, jax.tree.map(jnp.copy, net), optax.adam(learning_rate).init(net))
 
 
-def descend(learner: Learner, gradient: Any, learning_rate: float, decay: float) -> tuple[Learner, jax.Array]:
+def descend(learner: Learner, gradient: Any, learning_rate: Rate, decay: float) -> tuple[Learner, jax.Array]:
     """One Adam step, the average following with `decay`; also the gradient's norm."""
     change, optimiser = optax.adam(learning_rate).update(gradient, learner.optimiser)
     net = optax.apply_updates(learner.net, change)

@@ -218,7 +218,8 @@ class Phases:
         if energy is None:
             critic = state.critic.learner.average
             seen = self.config.seen(batch)
-            beta, q = state.critic.beta, guiding_values(self.config, self.spec, critic, seen, preference, support)
+            q = guiding_values(self.config, self.spec, critic, seen, preference, support)
+            beta = guidance.state_beta(support.log_mu, q, state.critic.beta, self.config.state_share)
         else:
             observation, beta = batch.observation, jnp.float32(1)
             q = energies(self.spec, energy.average, observation, preference, support.actions)

@@ -11,10 +11,10 @@ from typing import Any
 import equinox as eqx
 import jax
 
+from qdfm.algorithms import guidance
 from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_preference
 from qdfm.algorithms.bc import clone_phase
 from qdfm.algorithms.critic import init_critic
-from qdfm.algorithms.guidance import keep_supported
 from qdfm.algorithms.guidedcritic import (
     BETA_ROWS,
     CriticState,
@@ -78,8 +78,9 @@ def value_algorithm(config: ValueConfig, spec: Spec, log_policy: LogPolicy) -> A
     def log_law(policy: Any, observation: jax.Array, preference: jax.Array, mask: jax.Array | None) -> jax.Array:
         behaviour, critic, beta = policy
         log_mu = log_softmax_of(spec, behaviour, observation, preference, mask)
-        support = Support(keep_supported(log_mu, config.support_share))
-        return log_policy(log_mu, guiding_values(config, spec, critic, observation, preference, support), beta)
+        support = Support(guidance.keep_supported(log_mu, config.support_share))
+        q = guiding_values(config, spec, critic, observation, preference, support)
+        return log_policy(log_mu, q, guidance.state_beta(support.log_mu, q, beta, config.state_share))
 
     return tokenwise(
         spec,
