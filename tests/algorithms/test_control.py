@@ -182,3 +182,15 @@ def test_without_a_third_phase_a_branch_is_the_warmed_up_flow(data, finish):
     for a, b, c in zip(unguided, alone, guided, strict=True):
         np.testing.assert_array_equal(jax.tree.leaves(a.policy)[0], jax.tree.leaves(b.policy)[0])
         assert not np.array_equal(jax.tree.leaves(a.policy)[0], jax.tree.leaves(c.policy)[0])
+
+
+def test_values_in_units_of_the_returns_know_no_other_unit(data):
+    """Rewards a thousand times as large give the same policy, since guidance by an effective share is relative too."""
+    scaled, larger = replace(TINY, value_scale=True), replace(data, reward=1000 * np.asarray(data.reward))
+    assert TINY.adapt(data) is data
+    (scale,) = scaled.adapt(data).spec.normalisation.reward_scale
+    assert scale == pytest.approx(data.value_scale(TINY.gamma))
+    assert scaled.adapt(larger).spec.normalisation.reward_scale == (pytest.approx(1000 * scale),)
+    one, same = (scaled.fit(logged, progress=False) for logged in (data, larger))
+    for a, b in zip(jax.tree.leaves(one.policy), jax.tree.leaves(same.policy), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)

@@ -601,3 +601,21 @@ def test_a_spec_written_before_states_were_normalised_still_loads() -> None:
     assert loaded.normalisation == replace(spec.normalisation, state_mean=(), state_std=())
     state = np.ones((3, 2), np.float32)
     assert loaded.normalise_state(state) is state
+
+
+def test_value_scale_is_the_mean_size_of_returns_from_every_row():
+    rng = np.random.default_rng(0)
+    n = 57
+    reward, episode = rng.normal(size=(n, 2)), np.sort(rng.integers(6, size=n))
+    ended = np.r_[episode[1:] != episode[:-1], True]
+    ahead, sizes = np.zeros(2), []
+    for r, last in zip(reward[::-1], ended[::-1]):
+        ahead = r + (0 if last else 0.9 * ahead)
+        sizes.append(np.abs(ahead))
+    data = Dataset.from_arrays(
+        np.zeros((n, 1)), np.zeros(n, int), reward, np.zeros((n, 1)), ended, episode=episode, num_actions=2
+    )
+    assert data.value_scale(0.9) == pytest.approx(np.mean(sizes, 0).max(), rel=1e-6)
+    assert data.value_scale(0.0) == pytest.approx(np.abs(reward).mean(0).max(), rel=1e-6)
+    nothing = Dataset.from_arrays(np.zeros((3, 1)), [0, 1, 0], np.zeros(3), np.zeros((3, 1)), [0, 0, 1])
+    assert nothing.value_scale(0.9) == 1

@@ -51,6 +51,8 @@ class GuidedConfig(CriticConfig):
 
     critic_steps: int = 40_000
     """Gradient steps of the critic."""
+    value_scale: bool = False
+    """Whether critics see rewards divided by the mean size of the data's returns, so that values are about 1."""
     critic_decay: bool = False
     """Whether the critic's step size falls linearly to 0 over its steps, which leaves less noise in its values."""
     beta: float = 10.0
@@ -131,9 +133,14 @@ class GuidedConfig(CriticConfig):
         return optax.linear_schedule(self.critic_learning_rate, 0.0, max(1, self.critic_steps))
 
     def adapt(self, dataset: Dataset) -> Dataset:
-        """A nonlinear utility sees accumulated returns."""
-        wanting = self.utility == "chebyshev" and dataset.spec.accumulation is None
-        return dataset.with_accumulated(self.gamma) if wanting else dataset
+        """A nonlinear utility sees accumulated returns; elsewhere rewards may be scaled, all objectives alike."""
+        if self.utility == "chebyshev":
+            return dataset if dataset.spec.accumulation is not None else dataset.with_accumulated(self.gamma)
+        spec = dataset.spec
+        if not self.value_scale or spec.normalisation.reward_scale:
+            return dataset
+        scale = (dataset.value_scale(self.gamma),) * spec.objectives
+        return replace(dataset, spec=replace(spec, normalisation=replace(spec.normalisation, reward_scale=scale)))
 
     def worth(self, spec: Spec, values: jax.Array, preference: jax.Array, observation: jax.Array | Seen) -> jax.Array:
         """⟨ω, Q⟩, or the Chebyshev utility of the return so far plus γ^t Q."""

@@ -200,6 +200,20 @@ class Dataset:
         np.add.at(out, index, np.asarray(self.reward, np.float64) * (gamma**step)[:, None])
         return out
 
+    def value_scale(self, gamma: float) -> float:
+        """The mean size of the discounted return from a row on, of the objective where it is largest; 1 where all is 0.
+
+        Returns end where an episode does, also where it was cut off.
+        """
+        ahead, far = np.asarray(self.reward, np.float64), 1
+        episode = np.asarray(self.episode)
+        while (same := episode[far:] == episode[:-far]).any():  # doubles how far ahead the sum looks
+            ahead = ahead + np.r_[gamma**far * same[:, None] * ahead[far:], np.zeros((far, ahead.shape[1]))]
+            far *= 2
+            if far >= len(episode):
+                break
+        return float(np.abs(ahead).mean(0).max()) or 1.0
+
     @classmethod
     def from_arrays(
         cls,
