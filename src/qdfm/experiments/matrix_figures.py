@@ -1,7 +1,7 @@
-"""The picture of `matrix`: fronts over the preference, and how often the agents agree."""
+"""The picture of `matrix`: what is returned as the preference varies, and how often the agents agree."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 
@@ -12,64 +12,68 @@ import numpy as np
 from qdfm.envs.matrix import DIFFERENT, EQUAL, PREFERENCES, deterministic_front, expected_returns
 from qdfm.experiments.matrix_report import CLOSED_FORMS, PAPER, Results
 
-COLOURS = dict(zip(CLOSED_FORMS, ("tab:green", "tab:olive", "tab:red", "tab:blue"), strict=True))
-LANE = 0.32  # between the lines of the front's panel
+EVERY = 4  # preferences, of which the panel of returns shows one
+
+
+class Look(NamedTuple):
+    """Returns share one line, so what lies upon something larger is drawn smaller."""
+
+    colour: str
+    marker: str
+    size: float
+
+
+LOOKS = {
+    "BC, independent": Look("tab:green", "s", 11),
+    "BC, centralised": Look("tab:olive", "D", 11),
+    "QDFM, centralised": Look("tab:red", "o", 9),
+    "QDFM, decentralised": Look("tab:blue", "o", 4),
+}
 
 
 def draw(folder: Path, trained: Results, exact: Results) -> None:
-    """matrix.png: the fronts at the left, coordination against ω at the right."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12.5, 5.2), layout="constrained")
-    _fronts(left, trained, exact)
-    _coordination(right, trained, exact)
+    """matrix.png: returns at the left, coordination at the right; closed forms dashed or as crosses, in one colour with
+    the method that tends to them."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(12.5, 5.4), layout="constrained")
+    _fronts(left)
+    for name, result in trained.items():
+        curves = np.array([seed["coordination"] for seed in result["seeds"]])  # [seeds, 101]
+        closed = np.array(exact[CLOSED_FORMS[name]]["coordination"])
+        _points(left, name, curves.mean(0)[::EVERY], closed[::EVERY])
+        _curve(right, name, curves, closed)
+    left.set(xlabel="objective 1, which pays for agreeing", ylabel="objective 2, which pays for not agreeing")
+    right.set(xlabel="ω₁, the weight of objective 1", ylabel="coordination", ylim=(0, 1.03))
     for axis in (left, right):
         axis.grid(alpha=0.3)
-    figure.legend(*right.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
+        axis.legend(fontsize=8, loc="best" if axis is left else "lower right")
     figure.savefig(folder / "matrix.png", dpi=120)
     plt.close(figure)
 
 
-def _fronts(axis: Any, trained: Results, exact: Results) -> None:
-    """All returns lie on one line, so each method and its closed form are drawn beside it, as far as they reach."""
-    line = np.array([DIFFERENT, EQUAL])
-    axis.plot(*line.T, color="0.3", lw=1, label="front of all policies")
-    corners = expected_returns(deterministic_front())
-    axis.plot(
-        *corners.T,
-        color="0.3",
-        lw=0.8,
-        ls=":",
-        marker="s",
-        ms=5,
-        drawstyle="steps-pre",
-        label="front of deterministic policies",
-    )
-    for lane, (name, result) in enumerate(trained.items(), 1):
-        mean = np.mean([seed["coordination"] for seed in result["seeds"]], 0)
-        for points, style in (
-            (mean, {"marker": "o", "ms": 4, "ls": "none"}),
-            (exact[CLOSED_FORMS[name]]["coordination"], {"marker": "|", "ms": 12, "ls": "none"}),
-        ):
-            r1, r2 = _returns(np.asarray(points)).T
-            axis.plot(r1, r2 + LANE * lane, color=COLOURS[name], alpha=0.5, **style)
-    axis.set(xlabel="objective 1 (agreeing)", ylabel="objective 2 (not agreeing)")
-    axis.legend(fontsize=8)
+def _fronts(axis: Any) -> None:
+    axis.plot(*np.array([DIFFERENT, EQUAL]).T, color="0.4", lw=1, label="front of all policies")
+    corners = expected_returns(deterministic_front()).T
+    axis.plot(*corners, color="black", lw=0.8, ls=":", drawstyle="steps-pre", label="front of deterministic policies")
+
+
+def _points(axis: Any, name: str, reached: np.ndarray, closed: np.ndarray) -> None:
+    """Mean returns over seeds, and the closed form."""
+    colour, marker, size = LOOKS[name]
+    axis.plot(*_returns(reached), ls="none", color=colour, marker=marker, ms=size, mfc="none", label=name)
+    axis.plot(*_returns(closed), ls="none", color=colour, marker="x", ms=size, mew=0.7)
 
 
 def _returns(coordination: np.ndarray) -> np.ndarray:
-    """Returns `[n, 2]` of probabilities of agreeing `[n]`."""
-    return coordination[:, None] * np.array(EQUAL) + (1 - coordination[:, None]) * np.array(DIFFERENT)
+    """Returns `[2, n]` of probabilities of agreeing `[n]`."""
+    return np.outer(EQUAL, coordination) + np.outer(DIFFERENT, 1 - coordination)
 
 
-def _coordination(axis: Any, trained: Results, exact: Results) -> None:
-    """Means with the range of the seeds, closed forms dashed, the paper's figures at ω₁ = 0."""
-    weight = np.linspace(0, 1, PREFERENCES)
-    for name, result in trained.items():
-        curves = np.array([seed["coordination"] for seed in result["seeds"]])
-        colour, closed = COLOURS[name], CLOSED_FORMS[name]
-        axis.plot(weight, curves.mean(0), color=colour, label=name)
-        axis.fill_between(weight, curves.min(0), curves.max(0), color=colour, alpha=0.25, lw=0)
-        axis.plot(weight, exact[closed]["coordination"], color=colour, ls="--", lw=1, label=closed)
-        if name in PAPER:
-            mean, deviation = PAPER[name].coordination
-            axis.errorbar(-0.01, mean, deviation, color=colour, marker="D", ms=4, mfc="none", capsize=3)
-    axis.set(xlabel="ω₁, the weight of agreeing", ylabel="coordination", ylim=(0, 1.03))
+def _curve(axis: Any, name: str, curves: np.ndarray, closed: np.ndarray) -> None:
+    """The mean with the range of the seeds, the closed form, and the paper's figure at ω₁ = 0."""
+    weight, colour = np.linspace(0, 1, PREFERENCES), LOOKS[name].colour
+    axis.plot(weight, curves.mean(0), color=colour, label=name)
+    axis.fill_between(weight, curves.min(0), curves.max(0), color=colour, alpha=0.25, lw=0)
+    axis.plot(weight, closed, color=colour, ls="--", lw=1, label=CLOSED_FORMS[name])
+    if name in PAPER:
+        mean, deviation = PAPER[name].coordination
+        axis.errorbar(-0.01, mean, deviation, color=colour, marker="D", ms=4, mfc="none", capsize=3)

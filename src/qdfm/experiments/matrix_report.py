@@ -46,7 +46,7 @@ NOTES = (
     "the first objective, divided by that objective's range in the game, which is 10. Coordination: the probability "
     "that the agents choose alike, in the mean of both contexts. TV: total variation between a policy and the closed "
     "form it tends to, in the mean of contexts and preferences. Means ± sample standard deviations over seeds.\n\n"
-    "Guidance: β = .737 unscaled, one centralised critic of both actions. Centralised execution: N = 20 Euler steps of "
+    "Guidance: β = .737 unscaled, one centralised critic of both actions. Centralised execution: N = 64 Euler steps of "
     "a flow whose rates read both agents' current actions; where both jump in the same step, which happens once in N, "
     "neither knows of the other. Decentralised execution: each agent's rates read its own. KL optimum: "
     "μ·exp(β⟨ω, r⟩)/C of the true behaviour μ, in closed form; its product of marginals is the most that "
