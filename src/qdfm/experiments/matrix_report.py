@@ -49,14 +49,22 @@ NOTES = (
     "Guidance: β = .737 unscaled, one centralised critic of both actions. Centralised execution: N = 64 Euler steps of "
     "a flow whose rates read both agents' current actions; where both jump in the same step, which happens once in N, "
     "neither knows of the other. Decentralised execution: each agent's rates read its own. KL optimum: "
-    "μ·exp(β⟨ω, r⟩)/C of the true behaviour μ, in closed form; its product of marginals is the most that "
-    "agents who follow it apart can keep.\n\n"
+    "μ·exp(β⟨ω, r⟩)/C of the true behaviour μ, in closed form; its product of marginals is what is "
+    "left of it when the agents follow it apart.\n\n"
     "The paper prints neither payoffs nor behaviour nor β; those here are ours, chosen so that the closed forms come "
     "near its figures. That they agree says nothing for the method; how near training comes to the closed form does. "
     "Its spread must be another: by ours no front can have more than .5."
 )
 # Of the full run; a smaller one does not show all of it.
-FINDINGS = ""
+FINDINGS = (
+    "With centralised execution QDFM has .990 of the hypervolume of all policies, where the KL optimum has .993 and "
+    "the deterministic front .881, and is within .002 of the optimum's coordination at (1, 0). At (0, 1), the very end "
+    "of the preferences, it is .025, .011 and .029 too high in the three seeds; from ω₁ = .05 on it is off by .009 at "
+    "most. With decentralised execution it comes near the product of marginals and no nearer to the optimum: "
+    "coordination of at most .90 at (1, 0), .87 of the hypervolume. Neither cloning heeds the preference. These "
+    "settings are the second run with three seeds, after trials with one and two of them: two hidden layers and "
+    "30,000 steps of half the batch ended at .311 to .313 at (0, 1)."
+)
 
 
 def tabulate(trained: Results, exact: Results) -> Table:
@@ -95,11 +103,10 @@ def headlines(trained: Results, exact: Results) -> list[Headline]:
         volume = float(over_seeds(result, "hypervolume").mean())
         low, high = (float(at(result, w).mean()) for w in ENDS)
         gap = max(float(np.abs(at(result, w) - at(wanted, w)).max()) for w in ENDS)
-        spread = float(over_seeds(result, "spread").mean())
         lines += [
             Headline(f"{name}: hypervolume", volume, paper and paper.hypervolume[0]),
             Headline(f"{name}: share of the hypervolume of all policies", volume / exact[STOCHASTIC]["hypervolume"]),
-            Headline(f"{name}: spread (the paper does not define its own)", spread, paper and paper.spread[0]),
+            Headline(f"{name}: spread", float(over_seeds(result, "spread").mean())),
             Headline(f"{name}: coordination at (0, 1)", low, paper and paper.coordination[0]),
             Headline(f"{name}: coordination at (1, 0)", high),
             Headline(f"{name}: coordination of the worst seed at either end, distance to the closed form", gap),
