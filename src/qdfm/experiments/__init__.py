@@ -50,6 +50,10 @@ EXPERIMENTS = {
         "qdfm.experiments.cartpole2obj",
         "staying up or pushing steadily: does one model follow the preference, and the right way?",
     ),
+    "matrix": Experiment(
+        "qdfm.experiments.matrix",
+        "two agents who are to agree or not: does the team follow the preference, and how far?",
+    ),
     "mujoco": Experiment(
         "qdfm.experiments.mujoco", "Hopper, Walker2d and HalfCheetah with 256 joint actions, and with a token each"
     ),
