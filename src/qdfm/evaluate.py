@@ -198,6 +198,7 @@ def _evaluate_gymnasium(
     seeds: list[int | None] = [int(s) for s in np.random.default_rng(seed).integers(2**31, size=episodes)]
     returns = np.zeros((episodes, spec.objectives))
     lengths, terminated = np.zeros(episodes, int), np.zeros(episodes, bool)
+    won: dict[int, bool] = {}  # by episode, where the environment says so
     running = np.arange(copies)  # the episode that each copy plays, −1 when it has none left
     draws, begun = [_draws(seed, k) for k in range(copies)], copies
     worlds = vectorised(env, spec, copies, workers, seed)
@@ -226,6 +227,8 @@ def _evaluate_gymnasium(
                     seen[i] = report
                     continue
                 terminated[k], running[i] = report.terminated, -1
+                if "won" in report.info:
+                    won[k] = bool(report.info["won"])
                 if begun < episodes:
                     running[i], draws[i], fresh[i] = begun, _draws(seed, begun), True
                 begun += 1
@@ -234,7 +237,8 @@ def _evaluate_gymnasium(
                 first = [seeds[k] for k in running]
                 observation, infos = worlds.reset(seed=first, options={"reset_mask": fresh})
                 seen[fresh] = infos["report"][fresh]
-    return Evaluation(returns, lengths, terminated)
+    known = np.array([won[k] for k in range(episodes)]) if len(won) == episodes else None
+    return Evaluation(returns, lengths, terminated, won=known)
 
 
 def _draws(seed: int, episode: int) -> np.random.Generator:

@@ -16,10 +16,15 @@ from qdfm.data.spec import Spec
 HE = math.sqrt(6.0)  # He's uniform initialisation, for layers that a ReLU follows
 
 
+def quantities(x: jax.Array) -> jax.Array:
+    """Numbers as they are; bytes become 0..1."""
+    return x / 255 if x.dtype == jnp.uint8 else x
+
+
 def features(spec: Spec, observation: jax.Array) -> jax.Array:
     """Observations `[..., *shape]` as float vectors `[..., size]`; bytes become 0..1, categories one-hot."""
     x = observation.reshape(*observation.shape[: observation.ndim - len(spec.observation_shape)], -1)
-    quantity = x / 255 if x.dtype == jnp.uint8 else x
+    quantity = quantities(x)
     if not spec.categories:
         return quantity
     columns = [

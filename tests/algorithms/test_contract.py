@@ -13,6 +13,9 @@ from scipy import stats
 
 import qdfm
 from qdfm.algorithms import ALGORITHMS, QDFM
+from qdfm.algorithms.base import draw_preference
+from qdfm.data.actions import Discrete
+from qdfm.data.spec import Spec
 from qdfm.train import train
 
 TINY = {"batch_size": 32, "hidden": (16, 16)}
@@ -267,3 +270,17 @@ def test_more_joint_actions_than_can_be_enumerated(name):
     assert agent.act(obs, greedy=True).shape == (50, 7)
     with pytest.raises(qdfm.QDFMError, match="draw samples"):
         agent.action_probabilities(obs)
+
+
+def test_preferences_are_uniform_but_for_their_corners():
+    spec = Spec((1,), Discrete(2), objectives=3)
+    key, rows = jax.random.key(0), 40_000
+    plain, cornered = (draw_preference(qdfm.BC(corners=share), spec, key, rows) for share in (0.0, 0.3))
+    np.testing.assert_allclose(plain.sum(1), 1, atol=1e-6)
+    np.testing.assert_allclose(np.mean(plain**2, 0), 1 / 6, atol=0.005)  # Dirichlet(1) of three: 2 / (3 · 4)
+    alone = np.asarray(cornered).max(1) == 1
+    assert abs(alone.mean() - 0.3) < 0.01 and not (np.asarray(plain).max(1) == 1).any()
+    np.testing.assert_allclose(np.asarray(cornered)[alone].mean(0), 1 / 3, atol=0.01)
+    np.testing.assert_array_equal(np.asarray(cornered)[~alone], np.asarray(plain)[~alone])
+    with pytest.raises(qdfm.QDFMError, match=r"corners is 1\.5; it must lie between 0 and 1"):
+        qdfm.BC(corners=1.5).resolve(spec)

@@ -13,6 +13,7 @@ from qdfm.algorithms.flowpolicy import FlowPolicy
 from qdfm.algorithms.softmax import init_softmax, log_softmax_of
 from qdfm.data.actions import MultiDiscrete
 from qdfm.data.spec import Spec
+from qdfm.flow import samplers
 from qdfm.flow.samplers import joint_states
 from qdfm.nets import agent_rows, agent_size
 from qdfm.ratenets import FlowNet, LocalNet
@@ -108,15 +109,18 @@ def test_a_hundred_thousand_joint_actions_none_illegal_after_any_step(local, sou
     token = np.arange(G)
     row = np.arange(rows)[:, None, None]
     assert np.asarray(legal)[row, token, np.asarray(draws)].all()
-    # Between the steps too: the first n of them, each row's chain stopped there.
+    # Between the steps too: each chain stopped after so many of them, a token that still waits aside.
     rates = policy.rate_function(net, contexts(rows), legal)
     u = uniforms.reshape(rows, 100, steps + 1, G)
     current = policy.start(u[..., 0, :], legal[:, None])
+    seen = np.concatenate([np.asarray(legal), np.ones((rows, G, 1), bool)], -1)
     for n in range(steps):
-        r = rates(current, jnp.float32(n / steps))
-        assert not np.asarray(jnp.where(legal[:, None], 0, r)).any()
-        if n in (0, steps - 1) and source == "uniform":
-            assert np.asarray(legal)[row, token, np.asarray(current)].all()
+        jumps = samplers.jump_law(rates(current, jnp.float32(n / steps)), 1 / steps, alpha)
+        assert not np.asarray(jnp.where(legal[:, None], 0, jumps)).any()
+        stays = jnp.concatenate([jumps, jnp.maximum(1 - jnp.sum(jumps, -1, keepdims=True), 0)], -1)
+        drawn = samplers.inverse_cdf(u[..., n + 1, :, None], stays)[..., 0]
+        current = jnp.where(drawn < K, drawn, current)
+        assert seen[row, token, np.asarray(current)].all()
 
 
 def test_qmix_by_hand_and_by_enumeration():
@@ -150,6 +154,18 @@ def test_values_of_a_team_read_the_state_only_where_they_are_told_to():
         values = critic.values(x, actions)
         assert values.shape == (2, 3, 1, 2, 1)
         assert np.abs(np.asarray(critic.values(x.at[:, -1].add(1.0), actions) - values)).max() > 1e-4
+        blind = Critic(SPEC, (8,), 2, True, False, False, jax.random.key(0), mixed=mixed)
+        assert blind.values(x[:, :-STATE], actions).shape == values.shape  # which has no place for it
+
+
+def test_greedy_local_agents_do_not_heed_what_others_see():
+    policy, net = local_policy("mask")
+    x, legal = contexts(200), jnp.ones((200, G, K), bool)
+    others = x.at[:, SEEN:].set(contexts(200, seed=9)[:, SEEN:])
+    mine, same = (policy.greedy(net, seen, legal) for seen in (x, others))
+    np.testing.assert_array_equal(mine[:, 0], same[:, 0])
+    assert (mine[:, 1:] != same[:, 1:]).any()
+    np.testing.assert_array_equal(mine, jnp.argmax(policy.first_law(net, x, legal), -1))
 
 
 def test_a_softmax_policy_of_a_team_is_local():
@@ -233,9 +249,12 @@ def test_refusals():
     ):
         with pytest.raises(qdfm.QDFMError, match=words):
             config.resolve(single)
-    with pytest.raises(qdfm.QDFMError, match="posterior or softplus"):
-        qdfm.QDFM(rates="energy").resolve(SPEC)
+    for config in (qdfm.QDFM(rates="energy"), qdfm.QDFM(candidates=4)):
+        with pytest.raises(qdfm.QDFMError, match='execution="centralised"'):
+            config.resolve(SPEC)
+    assert qdfm.QDFM(guidance="energy").resolve(SPEC).endpoints == "behaviour"
     with pytest.raises(qdfm.QDFMError, match="execution"):
         qdfm.QDFM(execution="alone").resolve(SPEC)
-    assert qdfm.QDFM(candidates=4).resolve(SPEC).state_size(SPEC) == 0  # no state is seen when agents act
+    several = qdfm.QDFM(candidates=4, execution="centralised").resolve(SPEC)
+    assert several.state_size(SPEC) == 0  # no state is seen when agents act
     assert qdfm.QDFM().resolve(SPEC).state_size(SPEC) == STATE

@@ -75,3 +75,15 @@ def test_an_agent_refuses_an_unknown_category():
     assert agent.act(np.array([2, 9.0, 1])) in (0, 1)
     with pytest.raises(QDFMError, match="The observation is 3 in row 0, column 0"):
         agent.act(np.array([3, 0.5, 1]))
+
+
+def test_in_a_team_the_categories_of_one_agent_serve_for_all():
+    rng = np.random.default_rng(0)
+    seen = rng.integers(2, size=(6, 2, 3)).astype(float)
+    arrays = (seen, rng.integers(2, size=(6, 2)), np.zeros(6), seen, np.ones(6))
+    own, whole = (
+        Dataset.from_arrays(*arrays, agents=2, num_actions=(2, 2), categories=c) for c in ((2, 0, 3), (2, 0, 3) * 2)
+    )
+    assert own.spec == whole.spec and own.spec.categories == (2, 0, 3, 2, 0, 3)
+    with pytest.raises(QDFMError, match="give every agent the same"):
+        Dataset.from_arrays(*arrays, agents=2, num_actions=(2, 2), categories=(2, 0, 3, 3, 0, 2))

@@ -99,6 +99,8 @@ def test_evaluation_against_the_script(game, agent):
     np.testing.assert_array_equal(played.lengths, [3, 4, 2, 1, 4, 3])
     np.testing.assert_allclose(played.returns[:, 0], [11.5, 2, 1, 0, 12, 11.5])
     np.testing.assert_array_equal(played.terminated, [True, False, True, False, True, True])
+    np.testing.assert_array_equal(played.won, [True, False, False, False, True, True])
+    assert played.summary()["win_rate"] == 0.5
     first, second = game.made  # one for the sizes, one with the seed of the first reset; only that one was started
     assert (first.seed, first.battle) == (None, -1)
     assert second.seed == np.random.default_rng(5).integers(2**31)

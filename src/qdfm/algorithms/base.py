@@ -69,6 +69,8 @@ class Config:
     """Decay of a policy's averaged weights, which act; 0 acts with the raw weights."""
     preference: tuple[float, ...] | None = None
     """The one preference over objectives to train for (None: all of them, drawn uniformly from the simplex)."""
+    corners: float = 0.0
+    """Share of the drawn preferences that are one objective alone: ends of a front, which uniform ones never are."""
 
     name: ClassVar[str]
     about: ClassVar[str]
@@ -104,6 +106,8 @@ class Config:
                 raise QDFMError(f"{self.name}: {field.name} is {value}; it is too small.")
         if not 0 <= self.ema < 1:
             raise QDFMError(f"{self.name}: ema is {self.ema}; it must be at least 0 and below 1.")
+        if not 0 <= self.corners <= 1:
+            raise QDFMError(f"{self.name}: corners is {self.corners}; it must lie between 0 and 1.")
         if self.preference is not None and check_preference(self.preference, spec.objectives).ndim != 1:
             raise QDFMError(f"{self.name}: preference has several rows; give one preference, or none for all.")
         return self
@@ -154,10 +158,16 @@ def draw_batch(config: Config, spec: Spec, dataset: Dataset, key: jax.Array) -> 
 
 
 def draw_preference(config: Config, spec: Spec, key: jax.Array, rows: int) -> jax.Array:
-    """ω `[rows, objectives]`: the config's own, or ω ~ Dirichlet(1), uniform on the simplex."""
+    """ω `[rows, objectives]`: the config's own, or ω ~ Dirichlet(1), uniform on the simplex, and some corners."""
     if config.preference is not None:
         return jnp.broadcast_to(jnp.asarray(config.preference, jnp.float32), (rows, spec.objectives))
     if spec.objectives == 1:
         return jnp.ones((rows, 1))
     e = jax.random.exponential(key, (rows, spec.objectives))
-    return e / jnp.sum(e, -1, keepdims=True)
+    omega = e / jnp.sum(e, -1, keepdims=True)
+    if config.corners == 0:
+        return omega
+    one, which = jax.random.split(jax.random.fold_in(key, 1))
+    alone = jax.random.randint(which, (rows,), 0, spec.objectives)
+    cornered = jax.random.uniform(one, (rows, 1)) < config.corners
+    return jnp.where(cornered, jax.nn.one_hot(alone, spec.objectives), omega)

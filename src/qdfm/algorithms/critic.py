@@ -18,7 +18,7 @@ from qdfm.algorithms.learner import Learner
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
-from qdfm.nets import context
+from qdfm.nets import context, quantities
 from qdfm.valuenets import Critic
 
 
@@ -129,7 +129,7 @@ def critic_context(config: CriticConfig, spec: Spec, seen: jax.Array | Seen, pre
     """The input of the critic: a scalarised critic does not see the preference."""
     observation, state = seen if isinstance(seen, Seen) else (seen, None)
     x = context(spec, observation, preference if config.critic == "vector" else None)
-    return x if state is None else jnp.concatenate([x, state.reshape(len(x), -1)], -1)
+    return x if state is None else jnp.concatenate([x, quantities(state.reshape(len(x), -1))], -1)
 
 
 def vector_values(

@@ -147,11 +147,14 @@ class FlowPolicy:
         return jax.lax.map(lambda row: one(*row), inputs, batch_size=rows)
 
     def greedy(self, net: RateNet, x: jax.Array, legal: jax.Array, p0: jax.Array | None = None) -> jax.Array:
-        """The most likely action `[B, D]`; for several tokens, unmask the surest token first, one at a time."""
+        """The most likely action `[B, D]`; for several tokens, unmask the surest token first, one at a time; for local
+        agents, who do not wait for each other, each one's own at t = 0."""
         if self.spec.tokens == 1:
             return jnp.argmax(self.law(net, x, legal, p0), -1)[:, None].astype(jnp.int32)
         if not (self.masked and self.posterior):
             raise QDFMError("Greedy actions of several tokens need posterior or energy rates and the mask source.")
+        if self.local:
+            return jnp.argmax(self.first_law(net, x, legal), -1).astype(jnp.int32)
         scores, k, tokens = self.scores(net, x), self.spec.num_choices, self.spec.tokens
 
         def unmask(n: jax.Array, current: jax.Array) -> jax.Array:

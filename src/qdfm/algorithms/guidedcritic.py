@@ -40,6 +40,7 @@ from qdfm.valuenets import Critic
 STURDY = {"critics": 4, "pessimism": "mean-std", "layer_norm": True}  # where the critic is all that can fail
 BETA_ROWS = 4096  # rows on which β is fitted to the finished critic
 RATIO_MAX = 20.0  # weight of a logged action, so that no single row decides a step
+VALUE_SIZE = 10.0  # of values that are scaled
 AUGMENTED = 0.01  # weight of the summed shortfalls in the Chebyshev utility
 BETA_MEMORY = 0.99  # decay of the running scale of β during the critic phase
 BETA_RATE = 0.1  # at which log β follows the excess of the effective share over its target, in the same phase
@@ -52,7 +53,8 @@ class GuidedConfig(CriticConfig):
     critic_steps: int = 40_000
     """Gradient steps of the critic."""
     value_scale: bool = False
-    """Whether critics see rewards divided by the mean size of the data's returns, so that values are about 1."""
+    """Whether critics see rewards in a unit in which the data's returns have the mean size 10: far larger values take
+    many steps to reach, smaller ones drown in what a fresh network says."""
     critic_decay: bool = False
     """Whether the critic's step size falls linearly to 0 over its steps, which leaves less noise in its values."""
     beta: float = 10.0
@@ -139,14 +141,14 @@ class GuidedConfig(CriticConfig):
         spec = dataset.spec
         if not self.value_scale or spec.normalisation.reward_scale:
             return dataset
-        scale = (dataset.value_scale(self.gamma),) * spec.objectives
+        scale = (dataset.value_scale(self.gamma) / VALUE_SIZE,) * spec.objectives
         return replace(dataset, spec=replace(spec, normalisation=replace(spec.normalisation, reward_scale=scale)))
 
     def worth(self, spec: Spec, values: jax.Array, preference: jax.Array, observation: jax.Array | Seen) -> jax.Array:
         """⟨ω, Q⟩, or the Chebyshev utility of the return so far plus γ^t Q."""
         if self.utility == "linear":
             return super().worth(spec, values, preference, observation)
-        assert not isinstance(observation, Seen)  # one token only
+        observation = observation.observation if isinstance(observation, Seen) else observation
         paid, weight = spec.so_far(observation)  # [B, objectives], [B, 1]
         return chebyshev(spec, paid[:, None, None] + weight[:, None, None] * values, preference[:, None, None])
 

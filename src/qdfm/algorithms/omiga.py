@@ -55,7 +55,7 @@ class OMIGA(CriticConfig):
 
     def state_size(self, spec: Spec) -> int:
         """All of the global state, which the mixing network reads."""
-        return 0 if spec.state_shape is None else math.prod(spec.state_shape)
+        return spec.state_size
 
     def build(self, spec: Spec) -> Algorithm:
         """The algorithm for one spec."""

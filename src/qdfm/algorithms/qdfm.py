@@ -7,7 +7,6 @@ that served best: posterior rates by cross-entropy, endpoints from the frozen be
 without sampling bias), and the collapsed objective.
 """
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -76,7 +75,7 @@ class QDFM(GuidedConfig):
     mixed so that more of one is never less of all)."""
     candidates: int = 1
     """Actions to draw for a decision, of which the critic's best is taken (1: the flow's own draw; a greedy decision
-    draws none)."""
+    draws none). More than 1 in a team: centralised execution, and a critic without the global state."""
 
     name = "qdfm"
     about = "Q-weighted discrete flow matching"
@@ -105,7 +104,7 @@ class QDFM(GuidedConfig):
             "source": "uniform" if single else "mask",
             "steps": 1 if single else spec.tokens,
             "execution": "decentralised" if local else "centralised",
-            "endpoints": "enumerated" if small else "data" if local else "behaviour",
+            "endpoints": "enumerated" if small else "data" if local and self.guidance == "direct" else "behaviour",
             "backup_samples": 0 if single else 2,
         }
         config = replace(super().resolve(spec), **{k: v for k, v in filled.items() if getattr(self, k) is None})
@@ -151,7 +150,11 @@ class QDFM(GuidedConfig):
             (not team and config.mixing == "qmix", "qmix needs several agents"),
             (
                 config.execution == "decentralised" and config.rates in ("energy", "diffuse"),
-                "decentralised execution needs posterior or softplus rates",
+                'energy and diffuse rates need execution="centralised"',
+            ),
+            (
+                config.execution == "decentralised" and config.candidates > 1,
+                'candidates are compared by all that the team sees, which needs execution="centralised"',
             ),
             ((config.steps or 0) < 1, f"steps is {config.steps}; it must be at least 1"),
             (config.alpha <= 0, f"alpha is {config.alpha}; it must be positive"),
@@ -170,7 +173,7 @@ class QDFM(GuidedConfig):
 
     def state_size(self, spec: Spec) -> int:
         """All of the global state, unless the critic has a say when the team acts and sees no state."""
-        return 0 if spec.state_shape is None or self.candidates > 1 else math.prod(spec.state_shape)
+        return 0 if self.candidates > 1 else spec.state_size
 
     def build(self, spec: Spec) -> Algorithm:
         """The algorithm for one spec."""

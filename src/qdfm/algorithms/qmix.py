@@ -12,7 +12,6 @@ takes its best ⟨ω, U_i⟩: under a preference between two objectives that nee
 values of an ensemble are read as its values are, although each member has its own mixing.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
@@ -58,7 +57,7 @@ class QMixConfig(CriticConfig):
 
     def state_size(self, spec: Spec) -> int:
         """All of the global state."""
-        return 0 if spec.state_shape is None else math.prod(spec.state_shape)
+        return spec.state_size
 
 
 def own_values(

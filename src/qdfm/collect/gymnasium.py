@@ -9,7 +9,7 @@ import numpy as np
 
 from qdfm.data.actions import ActionSpace, Discrete
 from qdfm.data.dataset import Dataset
-from qdfm.envs.gymnasium import action_masks, action_space_of, adapted, make, mask_of, seeded
+from qdfm.envs.gymnasium import action_masks, action_space_of, adapted, kept_of, make, seeded
 from qdfm.errors import QDFMError
 
 Policy = Callable[[np.ndarray, dict[str, Any], np.random.Generator], Any]
@@ -54,11 +54,11 @@ def _roll_out(
             now, info = world.reset(seed=int(generator.integers(2**31)))
             number += 1
         # Copies, because an environment may write what it reports next into the same arrays.
-        observation[i], legal = now, mask_of(info)
+        observation[i], legal = now, kept_of(info)
         action = behave(observation[i], info, generator)
         now, reward, terminated, truncated, then = world.step(action)
         following[i] = now
-        rows.append((np.array(action), np.array(reward), terminated, truncated, number, legal, mask_of(then)))
+        rows.append((np.array(action), np.array(reward), terminated, truncated, number, legal, kept_of(then)))
         info, over = then, terminated or truncated
     chosen, rewards, ended, cut, episode, before, after = zip(*rows, strict=True)
     masks = action_masks(actions, [*before, *after])

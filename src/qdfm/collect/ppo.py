@@ -284,6 +284,8 @@ def environment(name: str) -> TeamEnv:
     env = ENVIRONMENTS[name]()
     if env.spec.agents == 1:
         raise QDFMError(f"{name} is played by one agent; choose the environment of a team, such as smax-3m.")
+    if env.spec.objectives > 1:
+        raise QDFMError(f"{name} has several objectives; choose the environment of a team with one, such as smax-3m.")
     return env  # type: ignore[return-value]
 
 

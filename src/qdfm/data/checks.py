@@ -194,6 +194,8 @@ def check_categories(name: str, observation: Any, spec: Spec) -> None:
             f"categories has {len(spec.categories)} entries but {name} has {flat.shape[1]} columns; give one for each."
         )
     sizes = np.asarray(spec.categories)
+    if (sizes.reshape(spec.agents, -1) != sizes[: len(sizes) // spec.agents]).any():
+        raise QDFMError(f"categories is {spec.categories}; all agents share networks, so give every agent the same.")
     if (sizes < 0).any():
         raise QDFMError(f"categories is {spec.categories}; give the number of values of each column, 0 for a quantity.")
     wrong = (sizes > 0) & ((flat != np.round(flat)) | (flat < 0) | (flat >= sizes))

@@ -6,6 +6,7 @@ step.
 """
 
 import json
+import math
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -289,7 +290,7 @@ class Dataset:
             objectives=rewards.shape[1],
             agents=agents,
             state_shape=None if state is None else tuple(np.shape(state)[1:]),
-            categories=tuple(int(n) for n in categories),
+            categories=_categories(categories, agents, obs.shape),
         )
         data = cls(spec=spec, **rows)
         check_rows(data)  # before the rows are put in order, so that errors name the user's rows
@@ -350,6 +351,12 @@ def saved_header(arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
         return header if header["format"] == FORMAT else None
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def _categories(categories: tuple[int, ...], agents: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """One entry per column of the flat observation; in a team those of one agent serve for all."""
+    given = tuple(int(n) for n in categories)
+    return given * agents if agents > 1 and len(given) * agents == math.prod(shape[1:]) else given
 
 
 def _floats(values: np.ndarray) -> tuple[float, ...]:

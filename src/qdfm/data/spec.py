@@ -2,6 +2,7 @@
 be keyed by it, and plain JSON on disk.
 """
 
+import math
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -73,6 +74,11 @@ class Spec:
     def num_joint(self) -> int:
         """The number of joint actions, padding included: K ** D (a Python integer, however large)."""
         return self.num_choices**self.tokens
+
+    @property
+    def state_size(self) -> int:
+        """How many numbers the global state has; 0 where there is none."""
+        return 0 if self.state_shape is None else math.prod(self.state_shape)
 
     @cached_property
     def legal(self) -> np.ndarray:

@@ -204,9 +204,9 @@ def action_masks(actions: ActionSpace, infos: Sequence[dict[str, Any]]) -> np.nd
     return np.stack(masks).reshape(len(infos), *shape).astype(bool)
 
 
-def mask_of(info: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of an info: a copy of its mask, since the environment may write into its own again."""
-    return {"action_mask": np.array(info["action_mask"])} if "action_mask" in info else {}
+def kept_of(info: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of an info: copies of its mask, which the environment may write into again, and of its "won"."""
+    return {name: np.array(info[name]) for name in ("action_mask", "won") if name in info}
 
 
 def action_space_of(env: gymnasium.Env, trained: ActionSpace | None = None) -> ActionSpace:

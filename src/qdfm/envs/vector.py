@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from qdfm.data.spec import Spec
-from qdfm.envs.gymnasium import SMAC_MAPS, Accumulating, adapted, box, make, mask_of, registered, seed_globals
+from qdfm.envs.gymnasium import SMAC_MAPS, Accumulating, adapted, box, kept_of, make, registered, seed_globals
 
 PARALLEL = 32  # copies of an environment that share one batch of decisions, in one process
 
@@ -25,7 +25,7 @@ class Report(NamedTuple):
     reward: Any
     terminated: bool
     truncated: bool
-    info: dict[str, Any]  # the "action_mask" where the environment has one, and nothing else
+    info: dict[str, Any]  # the "action_mask" and "won" where the environment has them, and nothing else
 
 
 NOTHING = Report(0.0, False, False, {})
@@ -46,7 +46,7 @@ class Copy(gymnasium.Wrapper):
         """A new episode."""
         observation, info = self.env.reset(seed=seed)
         self.over, self.seen = False, np.array(observation, self.dtype)
-        return self.seen, {"report": NOTHING._replace(info=mask_of(info))}
+        return self.seen, {"report": NOTHING._replace(info=kept_of(info))}
 
     def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
         """One step, or none where the episode is over."""
@@ -56,7 +56,7 @@ class Copy(gymnasium.Wrapper):
         self.over = bool(terminated or truncated)
         if not self.over:
             self.seen = np.array(observation, self.dtype)  # copied: the environment may write into its own again
-        return self.seen, 0.0, False, False, {"report": Report(reward, terminated, truncated, mask_of(info))}
+        return self.seen, 0.0, False, False, {"report": Report(reward, terminated, truncated, kept_of(info))}
 
     def close(self) -> None:
         """Except one that was only borrowed."""

@@ -25,9 +25,10 @@ from qdfm.train import fingerprint, train
 STEPS = 20_000  # gradient steps of every method
 EPISODES, QUICK_EPISODES, QUICK_SHARE = 400, 50, 0.01  # battles per seed and way to play; of a quick run, and its steps
 CLONED = round(0.2 * STEPS)  # of CFCQL, to know its behaviour
+TARGET_RATE = 0.02  # of all critics: so few steps would not do with slower targets
 FLOW = QDFM(
     warmup_steps=round(0.3 * STEPS), critic_steps=round(0.4 * STEPS), improve_steps=round(0.3 * STEPS),
-    mixing="qmix", target_rate=0.02,
+    mixing="qmix", target_rate=TARGET_RATE,
 )  # fmt: skip
 
 
@@ -38,10 +39,10 @@ METHODS: dict[str, Config] = {
     "QDFM, plain critic": replace(FLOW, mixing="none"),
     "BC": BC(clone_steps=STEPS),
     "BC, joint": replace(JOINT, warmup_steps=STEPS, critic_steps=0, improve_steps=0),
-    "MACQL": MACQL(train_steps=STEPS),
-    "CFCQL": CFCQL(clone_steps=CLONED, train_steps=STEPS - CLONED),
-    "OMAR": OMAR(train_steps=STEPS),
-    "OMIGA": OMIGA(train_steps=STEPS),
+    "MACQL": MACQL(train_steps=STEPS, target_rate=TARGET_RATE),
+    "CFCQL": CFCQL(clone_steps=CLONED, train_steps=STEPS - CLONED, target_rate=TARGET_RATE),
+    "OMAR": OMAR(train_steps=STEPS, target_rate=TARGET_RATE),
+    "OMIGA": OMIGA(train_steps=STEPS, target_rate=TARGET_RATE),
 }
 QUICK_NAMES = {"map": ("3m",), "quality": ("medium",), "method": ("QDFM", "BC")}
 
