@@ -63,7 +63,7 @@ FLOW: dict[str, Any] = {**NETWORK, "layer_norm": False, "steps": EULER, "warmup_
 GUIDED: dict[str, Any] = {
     "beta": BETA, "beta_scale": "none", "caution": 0.0, "support_share": 0.0, "endpoints": "data", "samples": 8,
     "critics": 1, "pessimism": "mean", "critic_hidden": (32, 32), "critic_learning_rate": 1e-3, "critic_steps": 3_000,
-    "improve_steps": 12_000,
+    "improve_steps": 12_000, "corners": 0.2,  # the ends of the front are asked for
 }  # fmt: skip
 METHODS: dict[str, Config] = {
     "BC, independent": BC(**NETWORK, clone_steps=6_000),
