@@ -1,6 +1,7 @@
 """Errors for people: one sentence that says what was wrong, where, and what to do."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 
 
@@ -10,6 +11,15 @@ class QDFMError(ValueError):
 
 class Diverged(RuntimeError):
     """Training produced a non-finite loss; the last good checkpoint is kept."""
+
+
+def told(run: Callable[[], int | None]) -> int:
+    """What `run` returns (None: 0); after a mistake its sentence is printed, and the code is 2, or 3 if it diverged."""
+    try:
+        return run() or 0
+    except (QDFMError, Diverged) as error:
+        print(f"qdfm: {error}", file=sys.stderr)
+        return 2 if isinstance(error, QDFMError) else 3
 
 
 def unknown(kind: str, name: str, known: Iterable[str], note: str = "") -> QDFMError:

@@ -18,7 +18,7 @@ from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_batch
 from qdfm.algorithms.bc import clone_phase
 from qdfm.algorithms.critic import CriticConfig, expected, init_critic, preferred_values, regress, vector_values
 from qdfm.algorithms.learner import Learner
-from qdfm.algorithms.softmax import init_softmax, log_softmax_of, tokenwise
+from qdfm.algorithms.softmax import divergence, init_softmax, log_softmax_of, tokenwise
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
@@ -59,7 +59,7 @@ class BRAC(CriticConfig):
 
             seen, mask = batch.next_observation, batch.next_mask
             log_pi = log_softmax_of(spec, state.policy.net, seen, preference, mask)
-            away = divergence(log_pi, log_softmax_of(spec, behaviour, seen, preference, mask))
+            away = jnp.sum(divergence(log_pi, log_softmax_of(spec, behaviour, seen, preference, mask)), -1)
             next_q = vector_values(config, spec, state.critic.average, seen, preference)
             # The penalty is a scalar; taken off every objective alike it is taken off ⟨ω, V⟩ once, since ω sums to 1.
             value = expected(jnp.exp(log_pi), next_q) - config.penalty * away[:, None]
@@ -70,7 +70,7 @@ class BRAC(CriticConfig):
 
             def loss(net: MLP) -> tuple[jax.Array, jax.Array]:
                 log_pi = log_softmax_of(spec, net, batch.observation, preference, batch.mask)
-                away = jnp.mean(divergence(log_pi, log_mu))
+                away = jnp.mean(jnp.sum(divergence(log_pi, log_mu), -1))
                 return config.penalty * away - jnp.mean(jnp.sum(jnp.exp(log_pi) * q, (1, 2))), away
 
             (policy_loss, away_here), gradient = jax.value_and_grad(loss, has_aux=True)(state.policy.net)
@@ -96,9 +96,3 @@ class State(eqx.Module):
     behaviour: Learner
     policy: Learner
     critic: Learner
-
-
-def divergence(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
-    """KL(p‖q) `[B]` of independent laws `[B, D, K]`, illegal choices (−inf in both) left out."""
-    gap = jnp.where(jnp.isfinite(log_p), log_p, 0) - jnp.where(jnp.isfinite(log_q), log_q, 0)
-    return jnp.sum(jnp.exp(log_p) * gap, (1, 2))

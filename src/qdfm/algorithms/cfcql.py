@@ -21,7 +21,7 @@ from qdfm.algorithms.bc import clone_phase
 from qdfm.algorithms.critic import init_critic
 from qdfm.algorithms.learner import Learner
 from qdfm.algorithms.qmix import QMixConfig, conservative_step, greedy_team
-from qdfm.algorithms.softmax import init_softmax, log_softmax_of, tokenwise
+from qdfm.algorithms.softmax import divergence, init_softmax, log_softmax_of, tokenwise
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
@@ -92,6 +92,5 @@ def counterfactuals(action: jax.Array, choices: int) -> jax.Array:
 
 def agent_weights(q: jax.Array, log_mu: jax.Array, sharpness: float) -> jax.Array:
     """λ `[E, B, G]` from counterfactual values `[E, B, G, K]` and log μ̂ `[B, G, K]`, both −inf at illegal choices."""
-    log_pi = jax.nn.log_softmax(q, -1)
-    away = jnp.sum(jnp.where(jnp.isfinite(log_mu), jnp.exp(log_pi) * (log_pi - log_mu), 0), -1)
+    away = divergence(jax.nn.log_softmax(q, -1), log_mu)
     return jax.lax.stop_gradient(jax.nn.softmax(sharpness * away, -1))

@@ -42,6 +42,12 @@ def log_softmax_of(
     return jnp.where(legal, log_posterior(scores, legal), -jnp.inf)
 
 
+def divergence(log_p: jax.Array, log_q: jax.Array) -> jax.Array:
+    """KL(p‖q) `[..., D]` of the tokens' laws `[..., D, K]`, illegal choices (−inf in both) left out."""
+    gap = jnp.where(jnp.isfinite(log_p), log_p, 0) - jnp.where(jnp.isfinite(log_q), log_q, 0)
+    return jnp.sum(jnp.exp(log_p) * gap, -1)
+
+
 def log_likelihood(log_p: jax.Array, action: jax.Array) -> jax.Array:
     """log p `[B]` of joint actions `[B, D]` under independent laws `[B, D, K]`."""
     taken = jax.nn.one_hot(action, log_p.shape[-1], dtype=bool)  # its gradient is a product, a gather's a scatter

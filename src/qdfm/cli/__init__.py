@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from qdfm._version import __version__
 from qdfm.cli import data, evaluate, listing, pareto, reproduce, train
-from qdfm.errors import Diverged, QDFMError, unknown
+from qdfm.errors import told, unknown
 
 USAGE = """usage: qdfm COMMAND ...
 
@@ -35,13 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the exit code is 0, 2 for a mistake in the input, 3 for a diverged run, 130 when interrupted."""
     words = tuple(sys.argv[1:] if argv is None else argv)
     try:
-        return _dispatch(words)
-    except QDFMError as error:
-        print(f"qdfm: {error}", file=sys.stderr)
-        return 2
-    except Diverged as error:
-        print(f"qdfm: {error}", file=sys.stderr)
-        return 3
+        return told(lambda: _dispatch(words))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

@@ -23,15 +23,16 @@ def parse(name: str, command: Callable[..., None], words: Sequence[str]) -> None
     tyro.cli(command, args=words, prog=f"qdfm {name}", description=command.__doc__)
 
 
-def described(task: str, data: Dataset) -> str:
-    """How much data there is of a task, what its episodes return, and how many battles were won."""
+def described(task: str, data: Dataset) -> tuple[str, dict[str, float]]:
+    """How much data there is of a task, what its episodes return, and how many battles were won; also the statistics
+    of battles."""
     text = f"{len(data)} transitions, mean return {[round(float(r), 4) for r in data.returns().mean(0)]}"
-    if task in BATTLES:
-        from qdfm.collect.smax import statistics
+    if task not in BATTLES:
+        return text, {}
+    from qdfm.collect.smax import statistics
 
-        known = statistics(data)
-        text += f", {known['episodes']} episodes, win rate {known['win_rate']:.3f}"
-    return text
+    known = statistics(data)
+    return f"{text}, {known['episodes']} episodes, win rate {known['win_rate']:.3f}", known
 
 
 @dataclasses.dataclass(frozen=True)

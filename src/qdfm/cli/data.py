@@ -12,7 +12,6 @@ from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import GENERATORS, collected
 from qdfm.envs.mujoco import TASKS
-from qdfm.envs.smax import TASKS as BATTLES
 from qdfm.errors import QDFMError
 
 
@@ -64,14 +63,11 @@ def make(words: Sequence[str]) -> None:
             return
         if args.replace:
             raise QDFMError(f"--replace does not concern {args.name}, which is a file; leave it out.")
-        data, about = _made(args), {}
+        data = _made(args)
         out = args.out or Path(f"{file_name(args.name)}.npz")
-        if args.name in BATTLES:
-            from qdfm.collect.smax import statistics
-
-            about = {"task": args.name, "seed": args.seed or 0, **statistics(data)}
-        data.save(out, about)
-        print(f"Wrote {described(args.name, data)}, to {out}.")
+        text, known = described(args.name, data)
+        data.save(out, {"task": args.name, "seed": args.seed or 0, **known} if known else {})
+        print(f"Wrote {text}, to {out}.")
 
     command.__doc__ = MakeArguments.__doc__
     parse("data make", command, words)

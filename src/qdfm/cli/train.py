@@ -84,7 +84,7 @@ def _run_training(args: TrainArguments, config: Config) -> None:
     place = None if logged else _place(args.task)
     agents = train(config, data, range(args.seeds), out, args.resume, options=args.run, task=place)
     print(f"Saved {len(agents)} agent(s) in {out}.")
-    print(f"The data: {described(args.task, data)}.")
+    print(f"The data: {described(args.task, data)[0]}.")
     if place is not None and args.episodes > 0:
         if data.spec.objectives > 1 and config.preference is None:
             print("The agents follow a preference; play with qdfm evaluate --preference or qdfm pareto.")

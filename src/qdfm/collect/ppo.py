@@ -26,7 +26,7 @@ from qdfm.collect.actor import NAMES
 from qdfm.collect.sac import Weights, forward, layers
 from qdfm.envs.base import Contest, TeamEnv
 from qdfm.envs.registry import ENVIRONMENTS
-from qdfm.errors import Diverged, QDFMError, unknown
+from qdfm.errors import Diverged, QDFMError, told, unknown
 from qdfm.progress import open_count
 
 SMALL = 0.01  # the first logits are almost equal
@@ -299,17 +299,14 @@ def main() -> None:
     """The command line."""
     import tyro
 
-    try:
+    def run() -> None:
         config = tyro.cli(PPO, config=(tyro.conf.PositionalRequiredArgs,))
         if config.out.suffix != ".npz" or not config.out.parent.is_dir():
             raise QDFMError(f"{config.out} is no .npz file in a folder that exists; name it so.")
         write_history(config.out, train(config))
-    except QDFMError as error:
-        print(f"qdfm: {error}", file=sys.stderr)
-        sys.exit(2)
-    except Diverged as error:
-        print(f"qdfm: {error}", file=sys.stderr)
-        sys.exit(3)
+
+    if code := told(run):
+        sys.exit(code)
 
 
 if __name__ == "__main__":

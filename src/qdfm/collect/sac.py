@@ -27,7 +27,7 @@ import optax
 
 from qdfm.collect.actor import LOG_STD, Actor, write_actor
 from qdfm.collect.rollouts import Lane, Trajectories, empty_rows, episode_returns, time_limit
-from qdfm.errors import Diverged, QDFMError
+from qdfm.errors import Diverged, QDFMError, told
 from qdfm.progress import open_count
 
 Weights = tuple[jax.Array, ...]  # w0, b0, w1, b1, ...; w [inputs, outputs]
@@ -310,14 +310,11 @@ def main() -> None:
     """The command line."""
     import tyro
 
-    try:
+    def run() -> None:
         train(tyro.cli(Annotated[SAC, tyro.conf.OmitArgPrefixes]))
-    except QDFMError as error:
-        print(f"qdfm: {error}", file=sys.stderr)
-        sys.exit(2)
-    except Diverged as error:
-        print(f"qdfm: {error}", file=sys.stderr)
-        sys.exit(3)
+
+    if code := told(run):
+        sys.exit(code)
 
 
 if __name__ == "__main__":

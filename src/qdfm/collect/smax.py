@@ -47,7 +47,7 @@ from qdfm.data.dataset import Dataset, read_arrays
 from qdfm.data.spec import Spec
 from qdfm.envs.base import Step
 from qdfm.envs.smax import REWARD, TASKS, Smax
-from qdfm.errors import QDFMError, unknown
+from qdfm.errors import QDFMError, told, unknown
 from qdfm.evaluate import simulate
 
 EPISODES = {"expert": 1_000, "medium": 1_000, "medium-replay": 2_000, "poor": 1_000}
@@ -265,11 +265,8 @@ def main() -> None:
     """The command line."""
     import tyro
 
-    try:
-        make(tyro.cli(Make, config=(tyro.conf.PositionalRequiredArgs,)))
-    except QDFMError as error:
-        print(f"qdfm: {error}", file=sys.stderr)
-        sys.exit(2)
+    if code := told(lambda: make(tyro.cli(Make, config=(tyro.conf.PositionalRequiredArgs,)))):
+        sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -24,10 +24,10 @@ from qdfm.envs.mujoco import TASKS, normalised
 from qdfm.errors import QDFMError
 from qdfm.evaluate import evaluate
 from qdfm.experiments.cells import Cells
+from qdfm.experiments.report import PLAYED
 from qdfm.metrics import Summary, summarise
 from qdfm.train import branching, fingerprint, train
 
-PLAYED = ("sampled", "greedy")
 MEDIUM = tuple(name for name in TASKS if name.endswith("-medium"))
 FRESH = 20_000  # transitions, collected anew, on which the quantisation error is measured
 FRESH_SEED = 10_000  # far from the seeds of the data

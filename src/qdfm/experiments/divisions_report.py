@@ -10,9 +10,9 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from qdfm.experiments.control import PLAYED, SOURCE, mean_returns, scores
+from qdfm.experiments.control import SOURCE, mean_returns, scores
 from qdfm.experiments.mujoco_tables import PAPER_TASKS
-from qdfm.experiments.report import Headline, Table, shown
+from qdfm.experiments.report import PLAYED, Headline, Table, shown
 from qdfm.metrics import summarise
 
 # By coding (codebook-16, bins-9, ...) and task: the cell of the behaviour, and under "methods" those of the methods.

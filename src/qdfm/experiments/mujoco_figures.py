@@ -7,13 +7,10 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-import numpy as np
 
-from qdfm.experiments.control import PLAYED, data_return, scores
+from qdfm.experiments.control import data_return, scores
 from qdfm.experiments.mujoco_tables import PAPER, Results
-from qdfm.metrics import bootstrap_interval
-
-MARKERS = {"sampled": "o", "greedy": "x"}
+from qdfm.experiments.report import PLAYED, draw_ways
 
 
 def draw(folder: Path, results: Results) -> None:
@@ -34,13 +31,7 @@ def draw(folder: Path, results: Results) -> None:
 def _panel(axis: Any, task: str, row: dict[str, Any], paper: bool) -> None:
     """Means with 95 % intervals over seeds; the behaviour as vertical lines."""
     names = list(row["methods"])
-    for place, how in enumerate(PLAYED):
-        values = [scores(cell, how) for cell in row["methods"].values()]
-        means = np.array([v.mean() for v in values])
-        ends = np.array([bootstrap_interval(v) for v in values])
-        reach = np.abs(ends - means[:, None]).T
-        heights = np.arange(len(names)) + 0.2 * (2 * place - 1)
-        axis.errorbar(means, heights, xerr=reach, fmt=MARKERS[how], ms=4, capsize=2, lw=1, label=how)
+    draw_ways(axis, {how: [scores(cell, how) for cell in row["methods"].values()] for how in PLAYED})
     printed = [(PAPER[name][task], i) for i, name in enumerate(names) if name in PAPER and paper]
     if printed:
         axis.plot(*zip(*printed, strict=True), "d", ms=4, mfc="none", color="grey", label="paper, its data")

@@ -5,14 +5,13 @@ from typing import Any
 import numpy as np
 
 from qdfm.experiments.control import (
-    PLAYED,
     SOURCE,
     data_return,
     gain,
     scores,
     total_steps,
 )
-from qdfm.experiments.report import Headline, Table, near_best, number, shown
+from qdfm.experiments.report import PLAYED, Headline, Table, marked, near_best, number, shown
 
 # By setting and task: the cell of the behaviour, and under "methods" those of the methods.
 Results = dict[str, dict[str, dict[str, Any]]]
@@ -86,13 +85,7 @@ def _scores(setting: str, rows: dict[str, dict[str, Any]], how: str) -> Table:
     columns = by_column(rows, how)
     table = Table(f"{setting}, {how}: normalised score", ("", *columns))
     for name in next(iter(columns.values())):
-        line = []
-        for values in columns.values():
-            against = rivals(setting, values)
-            text, best = shown(values[name]), max(against, key=lambda rival: values[rival].mean())
-            text = f"**{text}**" if name == best else text
-            line.append(text + " •" * near_best(values, name, against))
-        table.add(name, *line)
+        table.add(name, *(marked(values, name, rivals(setting, values)) for values in columns.values()))
         if setting == "codebook" and name in PAPER:
             table.add(f"paper: {name}", *(f"{v:.1f}" for v in _printed(name, columns)))
     tasks = list(rows)

@@ -21,6 +21,7 @@ from qdfm._version import __version__
 from qdfm.checkpoint import write_file
 from qdfm.metrics import bootstrap_interval, summarise
 
+PLAYED = ("sampled", "greedy")  # the two ways to play a policy
 PACKAGES = ("jax", "equinox", "optax", "numpy", "gymnasium", "mujoco", "minari")  # on which results depend
 
 
@@ -110,6 +111,21 @@ def near_best(by_name: dict[str, np.ndarray], name: str, rivals: tuple[str, ...]
     """Whether the mean of a method is not below the interval of the best mean among the rivals `[seeds]` each."""
     best = max((by_name[rival] for rival in rivals), key=np.mean)
     return bool(by_name[name].mean() >= bootstrap_interval(best)[0])
+
+
+def marked(by_name: dict[str, np.ndarray], name: str, rivals: tuple[str, ...], digits: int = 1) -> str:
+    """A method as a table shows it: bold where its mean is the best of the rivals', • where it is near that."""
+    text, best = shown(by_name[name], digits), max(rivals, key=lambda rival: by_name[rival].mean())
+    return (f"**{text}**" if name == best else text) + " •" * near_best(by_name, name, rivals)
+
+
+def draw_ways(axes: Any, by_way: dict[str, list[np.ndarray]]) -> None:
+    """Means over seeds with 95 % intervals, the methods below each other, two ways to play side by side."""
+    for place, (how, values) in enumerate(by_way.items()):
+        means = np.array([v.mean() for v in values])
+        reach = np.abs(np.array([bootstrap_interval(v) for v in values]) - means[:, None]).T
+        heights = np.arange(len(values)) + 0.2 * (2 * place - 1)
+        axes.errorbar(means, heights, xerr=reach, fmt="ox"[place], ms=4, capsize=2, lw=1, label=how)
 
 
 def number(value: float | None, form: str = ".1f") -> str:

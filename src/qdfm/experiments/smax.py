@@ -18,8 +18,8 @@ from qdfm.data.sources import load_dataset
 from qdfm.envs.smax import MAPS, QUALITIES
 from qdfm.evaluate import evaluate
 from qdfm.experiments.cells import FULL_SEEDS, Cells, Settings
-from qdfm.experiments.report import provenance, write_report
-from qdfm.experiments.smax_report import FINDINGS, NOTES, PLAYED, Results, draw, headlines, tabulate
+from qdfm.experiments.report import PLAYED, provenance, write_report
+from qdfm.experiments.smax_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
 from qdfm.train import fingerprint, train
 
 STEPS = 20_000  # gradient steps of every method

@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from qdfm.experiments.report import Headline, Table, near_best, number, shown
-from qdfm.metrics import bootstrap_interval
+from qdfm.experiments.report import PLAYED, Headline, Table, draw_ways, marked, near_best, number
 
-PLAYED = ("sampled", "greedy")
 MEASURES = {"return": "mean return", "won": "share of battles won"}
 OURS = ("QDFM", "QDFM, centralised", "QDFM, plain critic")
 # The paper's returns and win rates on SMAC's own data, which are others: return (win rate).
@@ -76,13 +74,7 @@ def _table(results: Results, how: str, measure: str) -> Table:
     columns.append({name: over_tasks(results, name, how, measure) for name in names})
     digits = 2 if measure == "return" else 3
     for name in names:
-        line = []
-        for column in columns:
-            best = max(column, key=lambda other: column[other].mean())
-            text = shown(column[name], digits)
-            mark = " •" if near_best(column, name, tuple(names)) else ""
-            line.append(f"**{text}**{mark}" if name == best else text + mark)
-        table.add(name, *line)
+        table.add(name, *(marked(column, name, tuple(names), digits) for column in columns))
     if any(task in PAPER for task in results) and measure == "return" and how == PLAYED[0]:
         for name in (n for n in names if any(n in PAPER.get(task, {}) for task in results)):
             table.add(f"paper: {name}", *(PAPER.get(task, {}).get(name, "–") for task in results), "–")
@@ -133,12 +125,7 @@ def draw(folder: Path, results: Results) -> None:
     figure = Figure(figsize=(2.6 * columns + 1.6, (0.25 * len(names) + 1.1) * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
     for axes, (task, row) in zip(panels.flat, results.items()):
-        for place, how in enumerate(PLAYED):
-            won = [values(row[name], how, "won") for name in names]
-            means = np.array([v.mean() for v in won])
-            reach = np.abs(np.array([bootstrap_interval(v) for v in won]) - means[:, None]).T
-            heights = np.arange(len(names)) + 0.2 * (2 * place - 1)
-            axes.errorbar(means, heights, xerr=reach, fmt="ox"[place], ms=4, capsize=2, lw=1, label=how)
+        draw_ways(axes, {how: [values(row[name], how, "won") for name in names] for how in PLAYED})
         axes.axvline(next(iter(row.values()))["data"]["win_rate"], color="black", lw=0.8, ls=":", label="data")
         axes.set_title(task, fontsize=9)
         axes.set_xlabel("battles won", fontsize=8)
