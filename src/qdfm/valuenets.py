@@ -32,13 +32,13 @@ class PointMLP(eqx.Module):
         self.action = MLP(dimensions, (width, width), width, False, k2)
 
     def __call__(self, x: jax.Array, points: jax.Array) -> jax.Array:
-        """Values `[..., K · objectives]` of points `[K, dimensions]`."""
-        action = self.action(points)  # [K, width]
+        """Values `[B, K, objectives]` of points `[K, dimensions]`, or of each row's own `[B, M, dimensions]`."""
+        action = self.action(points)  # [K, width] or [B, M, width]
         width = action.shape[-1]
         state = self.state(x)
-        state = state.reshape(*state.shape[:-1], -1, width + 1)  # [..., objectives, width + 1]
-        value = jnp.einsum("...rh,kh->...kr", state[..., 1:], action) / math.sqrt(width) + state[..., None, :, 0]
-        return value.reshape(*value.shape[:-2], -1)
+        state = state.reshape(len(x), -1, width + 1)  # [B, objectives, width + 1]
+        each = "brh,kh->bkr" if points.ndim == 2 else "brh,bmh->bmr"
+        return jnp.einsum(each, state[..., 1:], action) / math.sqrt(width) + state[:, None, :, 0]
 
 
 class QMix(eqx.Module):
@@ -154,6 +154,8 @@ class Critic(eqx.Module):
         """
         if self.decomposed:
             points = () if self.spec.points is None else (jnp.asarray(self.spec.points, x.dtype),)
+            if points and actions is not None and actions.shape[1] == 1:  # without the values of all others
+                return self._each(lambda m: m(x, points[0][actions[..., 0]]))[:, :, None]
             out = self._each(lambda m: m(x, *points)) / self.spec.tokens
             out = out.reshape(self.size, x.shape[0], self.spec.tokens, self.spec.num_choices, -1)
             if actions is None:

@@ -1,6 +1,7 @@
 """What quantised control adds: bins by value, cautious guidance, weights by row, the best of n, shared phases."""
 
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -107,22 +108,22 @@ def test_cached_weights_are_those_of_the_rows(data, preference):
     config = replace(TINY, preference=preference, beta=3.0, beta_scale="none").resolve(data.spec)
     phases, normal = Phases(config, data.spec), data.normalised()
     state = phases.init(jax.random.key(0))
-    cached = jax.jit(phases.cache)(state, normal, jax.random.key(1))
+    cached = jax.jit(phases.rows.cache)(state, normal, jax.random.key(1))
     assert cached.actions.shape == (300, 4, 2) and cached.actions.dtype == jnp.int8
     rows = np.array([0, 17, 299])
     values = state.critic.learner.average.values(jnp.asarray(normal.observation)[rows], cached.actions[rows])
     each = np.asarray(values[:, :, 0, :, 0], np.float64)  # [E, rows, M]
     advantage = each - each.mean(-1, keepdims=True)
     w = np.exp(3 * (advantage.mean(0) - 2 * advantage.std(0)))
-    np.testing.assert_allclose(cached.weights[rows], w / w.sum(-1, keepdims=True), rtol=1e-4)
+    np.testing.assert_allclose(cached.known.weights[rows], w / w.sum(-1, keepdims=True), rtol=1e-4)
 
 
 def test_weights_of_logged_actions_are_those_of_the_rows(data):
     config = replace(TINY, endpoints="data", beta=3.0, beta_scale="none").resolve(data.spec)
     phases, normal = Phases(config, data.spec), data.normalised()
     state = phases.init(jax.random.key(0))
-    cached = jax.jit(phases.cache)(state, normal, jax.random.key(1))
-    assert cached.weights.shape == (300, 1)
+    cached = jax.jit(phases.rows.cache)(state, normal, jax.random.key(1))
+    assert cached.known.weights.shape == (300, 1)
     rows = np.array([0, 17, 299])
     both = np.concatenate([cached.actions[rows], np.asarray(data.action)[rows, None]], 1)
     values = state.critic.learner.average.values(jnp.asarray(normal.observation)[rows], jnp.asarray(both))
@@ -130,7 +131,54 @@ def test_weights_of_logged_actions_are_those_of_the_rows(data):
     advantage = each - each[..., :-1].mean(-1, keepdims=True)
     w = np.exp(3 * (advantage.mean(0) - 2 * advantage.std(0)))
     expected = np.minimum(w[:, -1] / w[:, :-1].mean(-1), 20)
-    np.testing.assert_allclose(cached.weights[rows, 0], expected, rtol=1e-4)
+    np.testing.assert_allclose(cached.known.weights[rows, 0], expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("endpoints", ["enumerated", "data"])
+def test_laws_kept_by_row_are_those_of_the_batch(endpoints):
+    rng = np.random.default_rng(0)
+    seen, then = rng.standard_normal((2, 50, 2))
+    mask = rng.random((50, 5)) < 0.7
+    action = rng.integers(5, size=50)
+    mask[np.arange(50), action] = True
+    one = qdfm.Dataset.from_arrays(
+        seen, action, rng.random(50), then, np.zeros(50, bool), mask=mask, next_mask=mask, num_actions=5
+    )
+    config = replace(TINY, endpoints=endpoints, beta=3.0, beta_scale="none").resolve(one.spec)
+    phases, normal = Phases(config, one.spec), jax.device_put(one.normalised())
+    state, index = phases.init(jax.random.key(0)), jnp.array([3, 49, 0])
+    at = (state, index, normal[index], jnp.ones((3, 1)), jax.random.key(2))
+    kept, following = (
+        jax.jit(make)(state, normal, jax.random.key(1)) for make in (phases.rows.cache, phases.rows.cache_next)
+    )
+    assert following.shape == (50, 1, 5) and kept.actions is None
+    np.testing.assert_allclose(
+        phases.rows.next_support(*at, following).log_mu, phases.rows.next_support(*at, None).log_mu, rtol=1e-5
+    )
+    if endpoints == "data":
+        weight = phases.rows.logged_weight(*at, kept)
+        np.testing.assert_allclose(weight, phases.rows.logged_weight(*at, None), rtol=1e-5)
+    else:
+        for known, found in zip(
+            phases.rows.weighted(*at, kept, None), phases.rows.weighted(*at, None, None), strict=True
+        ):
+            jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5), known, found)
+
+
+def test_laws_by_row_are_kept_where_they_fit_and_are_asked_for_often_enough():
+    rng = np.random.default_rng(0)
+    one = qdfm.Dataset.from_arrays(
+        np.zeros((50, 2)),
+        rng.integers(5, size=50),
+        rng.random(50),
+        np.zeros((50, 2)),
+        np.zeros(50, bool),
+        num_actions=5,
+    )
+    rows = Phases(replace(TINY, batch_size=10).resolve(one.spec), one.spec).rows
+    assert rows.keeps_laws(one, 5) and not rows.keeps_laws(one, 4)
+    many = replace(one, reward=np.broadcast_to(np.float32(0), (2**30 // 20 + 1, 1)))
+    assert not rows.keeps_laws(many, 2**30)
 
 
 def test_several_objectives_leave_the_weights_to_the_batch():
@@ -141,8 +189,8 @@ def test_several_objectives_leave_the_weights_to_the_batch():
     )
     for preference, known in ((None, False), ((0.5, 0.5), True)):
         phases = Phases(replace(TINY, preference=preference).resolve(both.spec), both.spec)
-        cached = phases.cache(phases.init(jax.random.key(0)), jax.device_put(both.normalised()), jax.random.key(1))
-        assert (cached.weights is not None) == known
+        cached = phases.rows.cache(phases.init(jax.random.key(0)), jax.device_put(both.normalised()), jax.random.key(1))
+        assert (cached.known is not None) == known
 
 
 def test_the_best_of_n_is_the_draw_with_the_largest_cautious_value(data, finish):

@@ -1,32 +1,27 @@
 """What QDFM does in training and when it acts: the phases that `qdfm.py` configures, as pure functions."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from qdfm.algorithms import guidance, learner
+from qdfm.algorithms import learner
 from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_preference, legal_choices
 from qdfm.algorithms.bc import clone_phase
 from qdfm.algorithms.critic import init_critic
-from qdfm.algorithms.energy import contrast, energies, init_energy
+from qdfm.algorithms.energy import contrast, init_energy
 from qdfm.algorithms.flowpolicy import FlowPolicy
 from qdfm.algorithms.guidedcritic import (
     BETA_ROWS,
     CriticState,
-    Support,
     drawn_support,
     first_beta,
     fit_beta,
     guiding_values,
-    ratio_to_behaviour,
-    support_of,
     update_critic,
 )
-from qdfm.algorithms.learner import Learner
+from qdfm.algorithms.qdfm_rows import Cached, Rows, State
 from qdfm.algorithms.softmax import init_softmax, log_softmax_of
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
@@ -39,33 +34,12 @@ from qdfm.ratenets import RateNet
 if TYPE_CHECKING:
     from qdfm.algorithms.qdfm import QDFM
 
-CACHE_ROWS = 4096  # rows whose support is drawn at a time
-
-
-class State(eqx.Module):
-    """Everything that training moves. `behaviour` is the frozen warm-up flow, or the network μ̂ in training."""
-
-    flow: Learner
-    behaviour: Any
-    critic: CriticState
-    energy: Learner | None  # of guidance="energy"
-    proposal: RateNet  # where model endpoints come from
-    step: jax.Array  # of phase 3
-
 
 class Endpoints(NamedTuple):
     """Endpoints of a batch: their law `[B, 1, K]` for one token, or drawn ones `[B, M, D]` with weights `[B, M]`."""
 
     actions: jax.Array | None
     weights: jax.Array
-
-
-class Cached(NamedTuple):
-    """What is known of every row before phase 3: support actions `[n, M, D]` and, where one preference is followed,
-    their weights `[n, M]` or that of the logged action `[n, 1]`; critic and behaviour are frozen by then."""
-
-    actions: jax.Array
-    weights: jax.Array | None
 
 
 class Phases:
@@ -77,6 +51,7 @@ class Phases:
         self.steps = config.steps
         local = config.execution == "decentralised"
         self.policy = FlowPolicy(spec, config.rates, config.source, config.steps, config.alpha, local)
+        self.rows = Rows(config, spec, self.policy)
         self.matching = losses.Matching(
             config.rates, config.loss, config.diagonal, config.time_weight, config.source == "mask"
         )
@@ -85,12 +60,14 @@ class Phases:
         config, spec = self.config, self.spec
         network = config.behaviour == "network"
         warmup = Phase("warmup", config.warmup_steps, self.warmup)
-        critic = Phase("critic", config.critic_steps, self.critic, None if network else self.freeze, self.cache_next)
+        critic = Phase(
+            "critic", config.critic_steps, self.critic, None if network else self.freeze, self.rows.cache_next
+        )
         taught = config.guidance == "energy"
         improve = Phase(
-            "improve", config.improve_steps, self.improve, None if taught else self.fit_guidance, self.cache
+            "improve", config.improve_steps, self.improve, None if taught else self.fit_guidance, self.rows.cache
         )
-        energy = Phase("energy", config.energy_steps, self.teach, self.fit_guidance, self.cache_taught)
+        energy = Phase("energy", config.energy_steps, self.teach, self.fit_guidance, self.rows.cache_taught)
         clone = clone_phase(
             config, spec, config.clone_steps, lambda s: s.behaviour, lambda s, b: replace(s, behaviour=b)
         )
@@ -153,26 +130,9 @@ class Phases:
         """Bellman regression over the behaviour's support at the next observations."""
         rows, omega, draws = jax.random.split(key, 3)
         index, batch, preference = self.batch(dataset, rows, omega)
-        samples = self.config.backup_samples or 0
-        if self.single:
-            log_mu = self.log_mu(state, batch.next_observation, preference, batch.next_mask)
-            support = support_of(self.config, draws, log_mu, samples)
-        else:
-            support = drawn_support(cache[index].astype(jnp.int32))
+        support = self.rows.next_support(state, index, batch, preference, draws, cache)
         critic, metrics = update_critic(self.config, self.spec, state.critic, batch, preference, support)
         return replace(state, critic=critic), metrics
-
-    def log_mu(
-        self, state: State, observation: jax.Array, preference: jax.Array, mask: jax.Array | None
-    ) -> jax.Array:  # fmt: skip
-        """log μ̂ `[B, 1, K]` of one token."""
-        if self.config.behaviour == "network":
-            return log_softmax_of(self.spec, state.behaviour.average, observation, preference, mask)
-        legal = legal_choices(self.spec, mask, len(observation))
-        x = context(self.spec, observation, preference)
-        if self.policy.posterior:  # one evaluation instead of K · N
-            return jnp.where(legal, self.policy.first_law(state.behaviour, x, legal), -jnp.inf)
-        return jnp.log(self.policy.law(state.behaviour, x, legal))[:, None]
 
     # Phase 3
 
@@ -182,91 +142,24 @@ class Phases:
         rows, omega, draws = jax.random.split(key, 3)
         batch = dataset.sample(rows, min(BETA_ROWS, len(dataset)))
         preference = draw_preference(self.config, self.spec, omega, len(batch))
-        support = self.support(state, batch, preference, draws)
+        support = self.rows.support(state, batch, preference, draws)
         beta = fit_beta(self.config, self.spec, state.critic, batch, preference, support)
         return replace(state, critic=CriticState(state.critic.learner, beta))
-
-    def support(self, state: State, batch: Dataset, preference: jax.Array, key: jax.Array) -> Support:
-        """Candidate endpoints at a batch, as the switch `endpoints` says."""
-        config = self.config
-        if config.endpoints == "model":
-            x = context(self.spec, batch.observation, preference)
-            return drawn_support(self.draw(state.proposal, state, x, batch, preference, key))
-        if self.single:
-            log_mu = self.log_mu(state, batch.observation, preference, batch.mask)
-            return support_of(config, key, log_mu, config.samples if config.endpoints == "behaviour" else 0)
-        x = context(self.spec, batch.observation, preference)
-        return drawn_support(self.draw(state.behaviour, state, x, batch, preference, key))
-
-    def draw(
-        self, net: RateNet, state: State, x: jax.Array, batch: Dataset, preference: jax.Array, key: jax.Array
-    ) -> jax.Array:
-        """M endpoints per row `[B, M, D]` by simulating a flow network."""
-        legal = legal_choices(self.spec, batch.mask, len(batch))
-        noise, start = jax.random.split(key)
-        uniforms = jax.random.uniform(noise, (len(batch), self.config.samples, self.policy.noise))
-        a0 = None
-        if self.config.act_start == "behaviour":
-            mu = jnp.exp(log_softmax_of(self.spec, state.behaviour.average, batch.observation, preference, batch.mask))
-            a0 = inverse_cdf(jax.random.uniform(start, (len(batch), self.config.samples)), mu[:, 0])[..., None]
-        return self.policy.sample(net, x, legal, uniforms, a0, self.config.support_share)
-
-    def weigh(
-        self, state: State, batch: Dataset, preference: jax.Array, support: Support, energy: Learner | None
-    ) -> jax.Array:
-        """The weights `[B, 1, M]` of the candidates by exp(βQ), or by an energy network."""
-        if energy is None:
-            critic = state.critic.learner.average
-            seen = self.config.seen(batch)
-            q = guiding_values(self.config, self.spec, critic, seen, preference, support)
-            beta = guidance.state_beta(support.log_mu, q, state.critic.beta, self.config.state_share)
-        else:
-            observation, beta = batch.observation, jnp.float32(1)
-            q = energies(self.spec, energy.average, observation, preference, support.actions)
-        return guidance.tilt(support.log_mu, q, beta)
 
     def towards_data(
         self, state: State, index: jax.Array, batch: Dataset, preference: jax.Array, key: jax.Array,
         cache: Cached | None,
     ) -> tuple[Endpoints, jax.Array, jax.Array]:  # fmt: skip
         """The logged actions as endpoints, the weight of each row `[B]`, and the effective share of these."""
-        if cache is not None and cache.weights is not None:
-            weight = cache.weights[index]
-        else:
-            support = self.candidates(state, index, batch, preference, key, cache)
-            at = (self.config.seen(batch), preference, support, batch.action)
-            weight = ratio_to_behaviour(self.config, self.spec, state.critic, *at)
-        weight = jax.lax.stop_gradient(weight)
+        weight = self.rows.logged_weight(state, index, batch, preference, key, cache)
         return self.certain(batch.action), weight[:, 0], jnp.mean(weight) ** 2 / jnp.mean(weight**2)
-
-    def candidates(
-        self, state: State, index: jax.Array, batch: Dataset, preference: jax.Array, key: jax.Array,
-        cache: Cached | None,
-    ) -> Support:  # fmt: skip
-        """The candidates at a batch, from the cache where there is one."""
-        if cache is None:
-            return self.support(state, batch, preference, key)
-        return drawn_support(cache.actions[index].astype(jnp.int32))
-
-    def weighted(
-        self, state: State, index: jax.Array, batch: Dataset, preference: jax.Array, key: jax.Array,
-        cache: Cached | None, energy: Learner | None,
-    ) -> tuple[Support, jax.Array, jax.Array]:  # fmt: skip
-        """Candidates at a batch, their weights `[B, 1, M]` and the mean effective share of these."""
-        support = self.candidates(state, index, batch, preference, key, cache)
-        if cache is None or cache.weights is None:
-            weights = self.weigh(state, batch, preference, support, energy)
-        else:
-            weights = cache.weights[index][:, None]
-        weights = jax.lax.stop_gradient(weights)
-        return support, weights, jnp.mean(guidance.share_of(support.log_mu, weights))
 
     def teach(self, state: State, dataset: Dataset, cache: Any, key: jax.Array) -> tuple[State, Metrics]:
         """The energy network learns the weights."""
         assert state.energy is not None
         rows, omega, draws = jax.random.split(key, 3)
         index, batch, preference = self.batch(dataset, rows, omega)
-        support, weights, share = self.weighted(state, index, batch, preference, draws, cache, None)
+        support, weights, share = self.rows.weighted(state, index, batch, preference, draws, cache, None)
         at = (batch.observation, preference, support)
         energy, metrics = contrast(self.config, self.spec, state.energy, *at, weights)
         return replace(state, energy=energy), metrics | {"effective_share": share}
@@ -285,7 +178,7 @@ class Phases:
         if config.endpoints == "data":
             endpoints, row_weight, share = self.towards_data(state, index, batch, preference, draws, cache)
         else:
-            support, weights, share = self.weighted(state, index, batch, preference, draws, cache, state.energy)
+            support, weights, share = self.rows.weighted(state, index, batch, preference, draws, cache, state.energy)
             endpoints = Endpoints(support.actions, weights if support.actions is None else weights[:, 0])
         a0 = batch.action
         if config.improve_start == "source":
@@ -344,55 +237,6 @@ class Phases:
         t = draw_times(jax.random.uniform(times, (rows,)), self.steps)
         return losses.conditional(self.matching, scores, a0, a1, t, jax.random.uniform(path, a1.shape), legal)
 
-    # Support actions of several tokens, drawn once per row
-
-    def cache(self, state: State, dataset: Dataset, key: jax.Array) -> Cached | None:
-        """M support actions at each row's observation, with the weights of phase 3."""
-        return self.cache_rows(state, dataset, key, state.energy)
-
-    def cache_taught(self, state: State, dataset: Dataset, key: jax.Array) -> Cached | None:
-        """The same with the weights that the energy network is to learn."""
-        return self.cache_rows(state, dataset, key, None)
-
-    def cache_rows(self, state: State, dataset: Dataset, key: jax.Array, energy: Learner | None) -> Cached | None:
-        if self.single or self.config.endpoints == "model":
-            return None
-        actions = self.draw_rows(state, dataset.observation, dataset.mask, self.config.samples, key)
-        if self.spec.objectives > 1 and self.config.preference is None:
-            return Cached(actions, None)
-
-        def weigh(rows: jax.Array, key: jax.Array) -> jax.Array:
-            preference = draw_preference(self.config, self.spec, key, len(rows))  # the only one there is
-            support, batch = drawn_support(actions[rows].astype(jnp.int32)), dataset[rows]
-            if self.config.endpoints == "data":
-                at = (self.config.seen(batch), preference, support, batch.action)
-                return ratio_to_behaviour(self.config, self.spec, state.critic, *at)
-            return self.weigh(state, batch, preference, support, energy)[:, 0]
-
-        return Cached(actions, by_blocks(weigh, len(dataset), key))
-
-    def cache_next(self, state: State, dataset: Dataset, key: jax.Array) -> jax.Array | None:
-        """Support actions at each row's next observation."""
-        if self.single:
-            return None
-        samples = self.config.backup_samples or 0
-        return self.draw_rows(state, dataset.next_observation, dataset.next_mask, samples, key)
-
-    def draw_rows(
-        self, state: State, observation: jax.Array, mask: jax.Array | None, samples: int, key: jax.Array
-    ) -> jax.Array:
-        """Draws from the frozen behaviour for every row, a block of rows at a time, in the smallest integer type."""
-        dtype = jnp.int8 if self.spec.num_choices <= 127 else jnp.int16
-
-        def draw(rows: jax.Array, key: jax.Array) -> jax.Array:
-            omega, noise = jax.random.split(key)
-            legal = legal_choices(self.spec, None if mask is None else mask[rows], len(rows))
-            x = context(self.spec, observation[rows], draw_preference(self.config, self.spec, omega, len(rows)))
-            uniforms = jax.random.uniform(noise, (len(rows), samples, self.policy.noise))
-            return self.policy.sample(state.behaviour, x, legal, uniforms, cut=self.config.support_share).astype(dtype)
-
-        return by_blocks(draw, len(observation), key)
-
     # Acting
 
     def act(
@@ -425,14 +269,3 @@ class Phases:
         if behaviour is not None:
             p0 = jnp.exp(log_softmax_of(self.spec, behaviour, observation, preference, mask))[:, 0]
         return self.policy.law(net, x, legal, p0)
-
-
-def by_blocks(function: Callable[[jax.Array, jax.Array], jax.Array], count: int, key: jax.Array) -> jax.Array:
-    """`function(rows, key)` of all rows 0..count−1, so many at a time as fit."""
-    block = min(CACHE_ROWS, count)
-
-    def one(i: jax.Array) -> jax.Array:
-        return function(jnp.minimum(i * block + jnp.arange(block), count - 1), jax.random.fold_in(key, i))
-
-    out = jax.lax.map(one, jnp.arange(-(-count // block)))
-    return out.reshape(-1, *out.shape[2:])[:count]
