@@ -26,7 +26,7 @@ def test_rules_differ_in_the_last_phase_or_in_acting_only():
     base = TOKENS_QDFM.described()
     for config in RULES.values():
         assert {field for field, value in config.described().items() if value != base[field]} <= later
-    assert RULES["caution-2-share-.6"] == TOKENS_QDFM == METHODS["tokens"]["QDFM"]
+    assert RULES["share-.35-state-.5"] == TOKENS_QDFM == METHODS["tokens"]["QDFM"]
     resolved = TOKENS_QDFM.resolve(SPEC)
     assert (resolved.caution, resolved.share_target, resolved.beta_scale) == (2, 0.6, "share")  # what its name says
 

@@ -19,17 +19,18 @@ SEEDS = 3
 UNGUIDED = "unguided"
 RULES: dict[str, QDFM] = {
     UNGUIDED: unguided(TOKENS_QDFM),
-    "caution-2-share-.6": TOKENS_QDFM,
-    "caution-2-share-.35": replace(TOKENS_QDFM, share_target=0.35),
-    "caution-2-500-per-mean": replace(TOKENS_QDFM, beta=500.0, beta_scale="mean_abs"),
-    "logged-share-.6": replace(TOKENS_QDFM, endpoints="data"),
-    "caution-4-share-.35": replace(TOKENS_QDFM, caution=4.0, share_target=0.35),
-    "values-share-.6": replace(TOKENS_QDFM, caution=0.0),
-    "values-100-per-mean": replace(TOKENS_QDFM, caution=0.0, beta=100.0, beta_scale="mean_abs"),
+    "share-.35-state-.5": TOKENS_QDFM,
+    "share-.15-state-.5": replace(TOKENS_QDFM, share_target=0.15),
+    "share-.15-state-.25": replace(TOKENS_QDFM, share_target=0.15, state_share=0.25),
+    "share-.35": replace(TOKENS_QDFM, state_share=0.0),
+    "share-.6": replace(TOKENS_QDFM, share_target=0.6, state_share=0.0),
+    "logged-share-.35-state-.5": replace(TOKENS_QDFM, endpoints="data"),
+    "values-share-.35-state-.5": replace(TOKENS_QDFM, caution=0.0),
+    "values-100-per-mean": replace(TOKENS_QDFM, caution=0.0, state_share=0.0, beta=100.0, beta_scale="mean_abs"),
     "best-of-16": replace(TOKENS_QDFM, candidates=CANDIDATES),
     "unguided-best-of-16": replace(TOKENS_QDFM, improve_steps=0, candidates=CANDIDATES),
 }
-QUICK_NAMES = {"task": ("hopper-medium",), "rule": (UNGUIDED, "caution-2-share-.6", "values-share-.6")}
+QUICK_NAMES = {"task": ("hopper-medium",), "rule": (UNGUIDED, "share-.35-state-.5", "share-.35")}
 
 
 def run(settings: Settings) -> None:
