@@ -14,7 +14,6 @@ from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
 from qdfm.data.minari import environment_of, local_set
 from qdfm.data.sources import GENERATORS, is_file
 from qdfm.envs.mujoco import TASKS
-from qdfm.envs.smax import TASKS as BATTLES
 from qdfm.errors import QDFMError, unknown
 from qdfm.train import Options, train
 
@@ -105,9 +104,9 @@ def _few(args: TrainArguments) -> DataArguments:
 def _place(task: str) -> str | None:
     """Where agents trained on a task play: there, or in the environment that a Minari set names."""
     from qdfm.envs.gymnasium import registered
-    from qdfm.envs.registry import ENVIRONMENTS
+    from qdfm.envs.registry import ENVIRONMENTS, PLACES
 
-    if task in ENVIRONMENTS or task in TASKS or task in BATTLES or registered(task):
+    if task in ENVIRONMENTS or task in PLACES or registered(task):
         return task
     return None if task in GENERATORS else environment_of(task)
 

@@ -16,9 +16,8 @@ from gymnasium.wrappers import FlattenObservation
 
 from qdfm.data.actions import ActionSpace, Bins, Codebook, Discrete, MultiDiscrete
 from qdfm.envs.base import JaxEnv
-from qdfm.envs.mujoco import TASKS, make_plain
-from qdfm.envs.registry import ENVIRONMENTS
-from qdfm.envs.smax import TASKS as BATTLES
+from qdfm.envs.mujoco import make_plain
+from qdfm.envs.registry import ENVIRONMENTS, PLACES
 from qdfm.errors import QDFMError, unknown
 
 LIKE_AN_ID = re.compile(r".*-v\d+|.*/.*")
@@ -152,7 +151,7 @@ def make(name: str, trained: ActionSpace | None = None, **options: Any) -> gymna
 
         return adapted(SMAC(name.removeprefix(SMAC_MAPS), **options), trained)
     if not registered(name):
-        raise unknown_id("environment", name, [*ENVIRONMENTS, *TASKS, *BATTLES])
+        raise unknown_id("environment", name, [*ENVIRONMENTS, *PLACES])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*precision lowered")  # of a Box's bounds; no user can mend that
         return adapted(make_plain(name, **options), trained)
