@@ -10,7 +10,7 @@ from qdfm.envs.cartpole2obj import CartPole2Obj
 from qdfm.envs.fork import Fork
 from qdfm.envs.matrix import Matrix
 from qdfm.envs.mogym import deep_sea_treasure, resource_gathering
-from qdfm.envs.mujoco import TASKS
+from qdfm.envs.mujoco import MO_HOPPER, MO_TASKS, TASKS
 from qdfm.envs.multigoal import GOAL_X, MultiGoal
 from qdfm.envs.smax import MAPS, Smax
 from qdfm.envs.smax import TASKS as BATTLES
@@ -29,4 +29,8 @@ ENVIRONMENTS: dict[str, Callable[[], JaxEnv]] = {
 }
 
 # Of data whose name is not that of an environment: where it was played.
-PLACES: dict[str, str] = {**{name: task.env for name, task in TASKS.items()}, **BATTLES}
+PLACES: dict[str, str] = {
+    **{name: task.env for name, task in TASKS.items()},
+    **dict.fromkeys(MO_TASKS, MO_HOPPER),
+    **BATTLES,
+}
