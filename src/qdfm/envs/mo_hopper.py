@@ -47,7 +47,8 @@ class MOHopper(MujocoEnv, EzPickle):
 
     def _initialize_simulation(self) -> tuple[Any, Any]:
         model = copy(hopper_model())
-        model.vis.global_.offwidth, model.vis.global_.offheight = self.width, self.height
+        picture = model.vis.global_
+        picture.offwidth, picture.offheight = max(picture.offwidth, self.width), max(picture.offheight, self.height)
         return model, mujoco.MjData(model)
 
     def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
