@@ -171,7 +171,7 @@ class Agent:
         omega = check_preference(trained if preference is None else preference, objectives)
         if trained is not None and not np.allclose(omega, trained, atol=1e-4):
             raise QDFMError(f"This agent was trained for the preference {list(trained)} only; leave preference out.")
-        return omega
+        return self.spec.nearest_preference(omega)
 
     def _preference(self, preference: Any, rows: int) -> np.ndarray | None:
         omega = self.followed(preference)

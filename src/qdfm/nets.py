@@ -49,7 +49,7 @@ def context(spec: Spec, observation: jax.Array, preference: jax.Array | None) ->
     x = features(spec, observation)
     if preference is None or preference_size(spec) == 0:
         return x
-    return jnp.concatenate([x, preference.astype(x.dtype)], -1)
+    return jnp.concatenate([x, spec.normalise_preference(preference).astype(x.dtype)], -1)
 
 
 def agent_size(spec: Spec) -> int:

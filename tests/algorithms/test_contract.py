@@ -273,8 +273,8 @@ def test_more_joint_actions_than_can_be_enumerated(name):
 
 
 def test_preferences_are_uniform_but_for_their_corners():
-    spec = Spec((1,), Discrete(2), objectives=3)
-    key, rows = jax.random.key(0), 40_000
+    spec, key = Spec((1,), Discrete(2), objectives=3), jax.random.key(0)
+    rows = dataclasses.replace(random_data("single"), reward=np.zeros((40_000, 3)))
     plain, cornered = (draw_preference(qdfm.BC(corners=share), spec, key, rows) for share in (0.0, 0.3))
     np.testing.assert_allclose(plain.sum(1), 1, atol=1e-6)
     np.testing.assert_allclose(np.mean(plain**2, 0), 1 / 6, atol=0.005)  # Dirichlet(1) of three: 2 / (3 · 4)

@@ -68,7 +68,10 @@ class Config:
     ema: float = 0.995
     """Decay of a policy's averaged weights, which act; 0 acts with the raw weights."""
     preference: tuple[float, ...] | None = None
-    """The one preference over objectives to train for (None: all of them, drawn uniformly from the simplex)."""
+    """The one preference over objectives to train for (None: many, as `preferences` says)."""
+    preferences: str = "drawn"
+    """Which preferences training follows: drawn, uniformly from the simplex; or logged, those that the rows were
+    collected under, and then an agent answers any other as the nearest of these."""
     corners: float = 0.0
     """Share of the drawn preferences that are one objective alone: ends of a front, which uniform ones never are."""
 
@@ -106,6 +109,11 @@ class Config:
                 raise QDFMError(f"{self.name}: {field.name} is {value}; it is too small.")
         if not 0 <= self.ema < 1:
             raise QDFMError(f"{self.name}: ema is {self.ema}; it must be at least 0 and below 1.")
+        check_choice(self, "preferences", ("drawn", "logged"))
+        if self.preferences == "logged" and not spec.preference_range:
+            raise QDFMError(
+                f'{self.name}: preferences="logged" needs config.adapt(data), of data with a preference for every row.'
+            )
         if not 0 <= self.corners <= 1:
             raise QDFMError(f"{self.name}: corners is {self.corners}; it must lie between 0 and 1.")
         if self.preference is not None and check_preference(self.preference, spec.objectives).ndim != 1:
@@ -114,7 +122,15 @@ class Config:
 
     def adapt(self, dataset: Dataset) -> Dataset:
         """The data as this method needs it, which is what it is trained on."""
-        return dataset
+        if self.preferences == "drawn" or dataset.spec.preference_range:
+            return dataset
+        if dataset.preference is None:
+            raise QDFMError(
+                f'{self.name}: preferences="logged" needs a preference for every row, which this data has not; use '
+                'preferences="drawn".'
+            )
+        bounds = zip(dataset.preference.min(0).tolist(), dataset.preference.max(0).tolist(), strict=True)
+        return dataclasses.replace(dataset, spec=dataclasses.replace(dataset.spec, preference_range=tuple(bounds)))
 
     def scaled(self, factor: float) -> Self:
         """The same config with every number of steps multiplied, at least one step where there was one."""
@@ -154,11 +170,15 @@ def legal_choices(spec: Spec, mask: jax.Array | None, rows: int) -> jax.Array:
 def draw_batch(config: Config, spec: Spec, dataset: Dataset, key: jax.Array) -> tuple[Dataset, jax.Array]:
     """What a gradient step begins with: a batch of transitions and a preference for each."""
     rows, omega = jax.random.split(key)
-    return dataset.sample(rows, config.batch_size), draw_preference(config, spec, omega, config.batch_size)
+    batch = dataset.sample(rows, config.batch_size)
+    return batch, draw_preference(config, spec, omega, batch)
 
 
-def draw_preference(config: Config, spec: Spec, key: jax.Array, rows: int) -> jax.Array:
-    """ω `[rows, objectives]`: the config's own, or ω ~ Dirichlet(1), uniform on the simplex, and some corners."""
+def draw_preference(config: Config, spec: Spec, key: jax.Array, batch: Dataset) -> jax.Array:
+    """ω `[B, objectives]`: the config's own, those logged, or ω ~ Dirichlet(1), uniform on the simplex, and corners."""
+    rows = len(batch)
+    if config.preferences == "logged":
+        return batch.preference
     if config.preference is not None:
         return jnp.broadcast_to(jnp.asarray(config.preference, jnp.float32), (rows, spec.objectives))
     if spec.objectives == 1:

@@ -136,6 +136,7 @@ class GuidedConfig(CriticConfig):
 
     def adapt(self, dataset: Dataset) -> Dataset:
         """A nonlinear utility sees accumulated returns; elsewhere rewards may be scaled, all objectives alike."""
+        dataset = super().adapt(dataset)
         if self.utility == "chebyshev":
             return dataset if dataset.spec.accumulation is not None else dataset.with_accumulated(self.gamma)
         spec = dataset.spec

@@ -105,7 +105,7 @@ class Phases:
         """The unweighted flow-matching loss."""
         rows, omega, start, end, path = jax.random.split(key, 5)
         batch = dataset.sample(rows, self.config.batch_size)
-        preference = draw_preference(self.config, self.spec, omega, self.config.batch_size)
+        preference = draw_preference(self.config, self.spec, omega, batch)
         legal = legal_choices(self.spec, batch.mask, len(batch))
         a1 = batch.action
         if self.config.warmup_endpoint == "behaviour":
@@ -141,7 +141,7 @@ class Phases:
         state = replace(state, proposal=jax.tree.map(jnp.copy, state.flow.average), step=jnp.int32(0))
         rows, omega, draws = jax.random.split(key, 3)
         batch = dataset.sample(rows, min(BETA_ROWS, len(dataset)))
-        preference = draw_preference(self.config, self.spec, omega, len(batch))
+        preference = draw_preference(self.config, self.spec, omega, batch)
         support = self.rows.support(state, batch, preference, draws)
         beta = fit_beta(self.config, self.spec, state.critic, batch, preference, support)
         return replace(state, critic=CriticState(state.critic.learner, beta))
@@ -192,7 +192,8 @@ class Phases:
     def batch(self, dataset: Dataset, rows: jax.Array, omega: jax.Array) -> tuple[jax.Array, Dataset, jax.Array]:
         """Drawn row numbers, for the caches by row, with their transitions and a preference for each."""
         index = jax.random.randint(rows, (self.config.batch_size,), 0, len(dataset))
-        return index, dataset[index], draw_preference(self.config, self.spec, omega, self.config.batch_size)
+        batch = dataset[index]
+        return index, batch, draw_preference(self.config, self.spec, omega, batch)
 
     def fit(
         self, state: State, batch: Dataset, preference: jax.Array, legal: jax.Array, a0: jax.Array,

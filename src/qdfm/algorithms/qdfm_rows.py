@@ -59,7 +59,7 @@ class Weights(NamedTuple):
 
 class Cached(NamedTuple):
     """What is known of every row before phase 3, since critic and behaviour are frozen by then: support actions
-    `[n, M, D]` of several tokens and, where one preference is followed, the weights."""
+    `[n, M, D]` of several tokens and, where every row has its preference, the weights."""
 
     actions: jax.Array | None
     known: Weights | None
@@ -184,8 +184,8 @@ class Rows:
         """M drawn actions of several tokens."""
         if self.config.endpoints == "model":
             return None
-        actions = self.draw_rows(state, dataset.observation, dataset.mask, self.config.samples, key)
-        if not self.one_preference:
+        actions = self.draw_rows(state, dataset, dataset.observation, dataset.mask, self.config.samples, key)
+        if not self.known_preferences:
             return Cached(actions, None)
 
         def weigh(rows: jax.Array, key: jax.Array) -> Weights:
@@ -208,8 +208,8 @@ class Rows:
     def known_weights(
         self, state: State, batch: Dataset, key: jax.Array, energy: Learner | None, support_at: Callable[..., Support]
     ) -> Weights:
-        """The weights of some rows, where one preference is followed."""
-        preference = draw_preference(self.config, self.spec, key, len(batch))  # the only one there is
+        """The weights of some rows, whose preferences are known."""
+        preference = draw_preference(self.config, self.spec, key, batch)  # the only one there is
         support = support_at(state, batch, preference, key)
         if self.config.endpoints == "data":
             at = (self.config.seen(batch), preference, support, batch.action)
@@ -221,36 +221,39 @@ class Rows:
         """Support actions at each row's next observation, or the law μ̂ `[n, 1, K]` of one token there."""
         if not self.single:
             samples = self.config.backup_samples or 0
-            return self.draw_rows(state, dataset.next_observation, dataset.next_mask, samples, key)
+            return self.draw_rows(state, dataset, dataset.next_observation, dataset.next_mask, samples, key)
         if not self.keeps_laws(dataset, self.config.critic_steps):
             return None
 
         def law(rows: jax.Array, key: jax.Array) -> jax.Array:
-            preference, batch = draw_preference(self.config, self.spec, key, len(rows)), dataset[rows]
+            batch = dataset[rows]
+            preference = draw_preference(self.config, self.spec, key, batch)
             return self.log_mu(state, batch.next_observation, preference, batch.next_mask)
 
         return by_blocks(law, len(dataset), key)
 
     @property
-    def one_preference(self) -> bool:
-        """Whether all training follows the same preference, so that values by row are worth keeping."""
-        return self.spec.objectives == 1 or self.config.preference is not None
+    def known_preferences(self) -> bool:
+        """Whether a row is always met with the same preference, so that values by row are worth keeping."""
+        config = self.config
+        return self.spec.objectives == 1 or config.preference is not None or config.preferences == "logged"
 
     def keeps_laws(self, dataset: Dataset, steps: int) -> bool:
         """Whether laws by row can be kept, and are asked for more often than made."""
         small = 4 * len(dataset) * self.spec.num_choices <= LAW_BYTES
-        return self.one_preference and small and steps * self.config.batch_size >= len(dataset)
+        return self.known_preferences and small and steps * self.config.batch_size >= len(dataset)
 
     def draw_rows(
-        self, state: State, observation: jax.Array, mask: jax.Array | None, samples: int, key: jax.Array
-    ) -> jax.Array:
+        self, state: State, dataset: Dataset, observation: jax.Array, mask: jax.Array | None, samples: int,
+        key: jax.Array,
+    ) -> jax.Array:  # fmt: skip
         """Draws from the frozen behaviour for every row, a block of rows at a time, in the smallest integer type."""
         dtype = jnp.int8 if self.spec.num_choices <= 127 else jnp.int16
 
         def draw(rows: jax.Array, key: jax.Array) -> jax.Array:
             omega, noise = jax.random.split(key)
             legal = legal_choices(self.spec, None if mask is None else mask[rows], len(rows))
-            x = context(self.spec, observation[rows], draw_preference(self.config, self.spec, omega, len(rows)))
+            x = context(self.spec, observation[rows], draw_preference(self.config, self.spec, omega, dataset[rows]))
             uniforms = jax.random.uniform(noise, (len(rows), samples, self.policy.noise))
             return self.policy.sample(state.behaviour, x, legal, uniforms, cut=self.config.support_share).astype(dtype)
 

@@ -60,7 +60,7 @@ def value_algorithm(config: ValueConfig, spec: Spec, log_policy: LogPolicy) -> A
     def update(state: ValueState, dataset: Dataset, cache: None, key: jax.Array) -> tuple[ValueState, Metrics]:
         rows, omega, draws = jax.random.split(key, 3)
         batch = dataset.sample(rows, config.batch_size)
-        preference = draw_preference(config, spec, omega, config.batch_size)
+        preference = draw_preference(config, spec, omega, batch)
         log_mu = log_softmax_of(spec, state.behaviour.average, batch.next_observation, preference, batch.next_mask)
         support = support_of(config, draws, log_mu, config.backup_samples or 0)
         critic, metrics = update_critic(config, spec, state.critic, batch, preference, support)
@@ -69,7 +69,7 @@ def value_algorithm(config: ValueConfig, spec: Spec, log_policy: LogPolicy) -> A
     def calibrate(state: ValueState, dataset: Dataset, key: jax.Array) -> ValueState:
         rows, omega, draws = jax.random.split(key, 3)
         batch = dataset.sample(rows, min(BETA_ROWS, len(dataset)))
-        preference = draw_preference(config, spec, omega, len(batch))
+        preference = draw_preference(config, spec, omega, batch)
         log_mu = log_softmax_of(spec, state.behaviour.average, batch.observation, preference, batch.mask)
         support = support_of(config, draws, log_mu, config.backup_samples or 0)
         beta = fit_beta(config, spec, state.critic, batch, preference, support)

@@ -54,6 +54,7 @@ class Spec:
     normalisation: Normalisation = field(default_factory=Normalisation)
     categories: tuple[int, ...] = ()  # per column of the flat observation: n for a number in 0..n−1, 0 for a quantity
     accumulation: Accumulation | None = None
+    preference_range: tuple[tuple[float, float], ...] = ()  # by objective, of logged preferences that are followed
 
     @property
     def choices(self) -> tuple[int, ...]:
@@ -130,6 +131,21 @@ class Spec:
         scale = self.normalisation.reward_scale
         return reward / np.asarray(scale, np.float32) if scale else reward
 
+    def nearest_preference(self, preference: np.ndarray) -> np.ndarray:
+        """Preferences `[..., objectives]` moved into the range of those that were logged, where these are followed."""
+        if not self.preference_range:
+            return preference
+        low, high = np.asarray(self.preference_range, np.float32).T
+        inside = np.clip(preference, low, high)
+        return inside / inside.sum(-1, keepdims=True)
+
+    def normalise_preference(self, preference: Any) -> Any:
+        """Preferences as the networks see them: those that were logged between −1 and 1, where these are followed."""
+        if not self.preference_range:
+            return preference
+        low, high = np.asarray(self.preference_range, np.float32).T
+        return (2 * preference - high - low) / np.maximum(high - low, 1e-6)
+
     def so_far(self, observation: Any) -> tuple[Any, Any]:
         """The return so far `[..., objectives]` in the critics' units and γ^t `[..., 1]`, read off network inputs."""
         columns = self.objectives + 1
@@ -163,6 +179,7 @@ class Spec:
                 "state_shape": None if state is None else tuple(state),
                 "normalisation": norm,
                 "categories": tuple(fields.get("categories", ())),
+                "preference_range": tuple(tuple(v) for v in fields.get("preference_range", ())),
                 "accumulation": so_far and Accumulation(so_far["gamma"], tuple(so_far["best"]), tuple(so_far["worst"])),
             }
         )
