@@ -53,6 +53,8 @@ class Algorithm(NamedTuple):
     noise: int  # uniforms that one decision takes
     # (policy, observation, preference, mask) -> probabilities [B, K] or [B, K, ..., K]; None where there are none
     probs: Callable[..., jax.Array] | None
+    # as act, but (actions [B, dimensions], carry): of a method that finds continuous actions themselves, not tokens
+    actions: Callable[..., tuple[jax.Array, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class Config:
     name: ClassVar[str]
     about: ClassVar[str]
     teams_only: ClassVar[bool] = False
+    preferences_only: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Lists become tuples: a config is the key under which compiled code is kept."""
@@ -114,6 +117,11 @@ class Config:
 
     def adapt(self, dataset: Dataset) -> Dataset:
         """The data as this method needs it, which is what it is trained on."""
+        if self.preferences_only and dataset.preference is None:
+            raise QDFMError(
+                f"{self.name} learns from the preference that each row was collected under, but this data has none; "
+                "give preference= with the data, or choose another algorithm."
+            )
         return dataset
 
     def scaled(self, factor: float) -> Self:
