@@ -116,6 +116,7 @@ class MODULI(Config):
 
     def adapt(self, dataset: Dataset) -> Dataset:
         """The same rows, whose preference is followed by the return relative to those of near preferences."""
+        self.resolve(dataset.spec)
         dataset = super().adapt(dataset)
         return replace(dataset, preference=conditions(dataset, self.neighbourhood, self.terminal_penalty))
 
