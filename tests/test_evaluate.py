@@ -21,6 +21,7 @@ from qdfm.envs.grid import propagate
 from qdfm.envs.gymnasium import GymEnv, adapted
 from qdfm.envs.mujoco import TASKS, Task
 from qdfm.envs.multigoal import MultiGoal
+from qdfm.envs.registry import PLACES
 from qdfm.envs.vector import PARALLEL
 from qdfm.errors import QDFMError
 from qdfm.evaluate import Evaluation, evaluate, rollout
@@ -205,6 +206,7 @@ def test_drawn_episodes_do_not_depend_on_the_copies_beside_them():
 
 def test_a_mujoco_task_plays_in_its_environment_and_has_scores(monkeypatch):
     monkeypatch.setitem(TASKS, "cart-medium", Task("cart-medium", "CartPole-v1", "none", low=10.0, high=30.0))
+    monkeypatch.setitem(PLACES, "cart-medium", "CartPole-v1")
     agent = cloner(CARTPOLE)
     scored, plain = evaluate(agent, "cart-medium", 4, seed=1), evaluate(agent, "CartPole-v1", 4, seed=1)
     np.testing.assert_array_equal(scored.returns, plain.returns)

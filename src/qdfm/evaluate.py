@@ -21,8 +21,7 @@ from qdfm.data.spec import Spec
 from qdfm.envs.accumulated import Accumulated
 from qdfm.envs.base import Contest, JaxEnv
 from qdfm.envs.mujoco import TASKS, normalised
-from qdfm.envs.registry import ENVIRONMENTS
-from qdfm.envs.smax import TASKS as BATTLES
+from qdfm.envs.registry import ENVIRONMENTS, PLACES
 from qdfm.errors import QDFMError
 from qdfm.progress import open_count
 
@@ -95,11 +94,12 @@ def evaluate(
         raise QDFMError(f"gamma is {gamma}; it must be at least 0 and at most 1.")
     if workers < 1:
         raise QDFMError(f"workers is {workers}; give at least 1.")
-    if isinstance(env, str) and env in TASKS:
-        played = evaluate(agent, TASKS[env].env, episodes, seed, greedy, preference, gamma, progress, workers)
-        return replace(played, scores=normalised(env, played.returns[:, 0])) if gamma == 1 else played
-    if isinstance(env, str) and (name := BATTLES.get(env, env)) in ENVIRONMENTS:
-        env = ENVIRONMENTS[name]()
+    if isinstance(env, str) and env in PLACES:
+        played = evaluate(agent, PLACES[env], episodes, seed, greedy, preference, gamma, progress, workers)
+        scored = env in TASKS and gamma == 1
+        return replace(played, scores=normalised(env, played.returns[:, 0])) if scored else played
+    if isinstance(env, str) and env in ENVIRONMENTS:
+        env = ENVIRONMENTS[env]()
     if isinstance(env, JaxEnv):
         rolled = rollout(agent, env, episodes, seed, greedy, preference)
         discount = gamma ** np.arange(len(rolled.reward))  # [T]: all episodes begin together

@@ -16,6 +16,7 @@ from qdfm.cli.train import QUICK_TRANSITIONS
 from qdfm.data.actions import Discrete
 from qdfm.data.spec import Spec
 from qdfm.envs.mujoco import normalised
+from qdfm.metrics import hypervolume
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +103,34 @@ def test_a_quick_run_takes_the_set_that_is_there_or_fewer_transitions(hopper, mo
     refusal(capsys, "train", "hopper-medium", "--quick", "--transitions", "7")
     refusal(capsys, "train", "hopper-medium")
     refusal(capsys, "train", "multigoal-2", "--quick")
-    assert asked == [None, QUICK_TRANSITIONS, 7, None, None]
+    refusal(capsys, "train", "mo-hopper-expert", "--quick")
+    refusal(capsys, "train", "mo-hopper-expert")
+    assert asked == [None, QUICK_TRANSITIONS, 7, None, None, QUICK_TRANSITIONS, None]
+
+
+def test_mo_hopper(capsys):
+    """Made, inspected, trained on, and a front of three preferences where the data was played."""
+    assert main(["data", "make", "mo-hopper-amateur", "--steps", "200", "--seed", "1"]) == 0
+    made = capsys.readouterr().out
+    with np.load("mo-hopper-amateur.npz") as file:
+        lengths, rewards = file["lengths"], file["rewards"]
+    mean = [round(float(r), 1) for r in rewards.astype(np.float64).sum(0) / len(lengths)]
+    trajectories = f"{len(lengths)} trajectories, mean return {mean}"
+    assert made == f"Wrote 200 transitions of {trajectories}, to mo-hopper-amateur.npz.\n"
+    assert main(["data", "inspect", "mo-hopper-amateur.npz", "--bins", "5"]) == 0
+    assert re.search(r"tokens × choices\s+3 × 5\s*$", capsys.readouterr().out, re.MULTILINE)
+    assert main(["train", "mo-hopper-amateur", *CLONE, "--transitions", "200"]) == 0
+    assert "play with qdfm evaluate --preference or qdfm pareto" in capsys.readouterr().out
+    agent = "runs/mo-hopper-amateur-bc/agent-0.safetensors"
+    assert main(["pareto", agent, "--preferences", "3", "--reference", "-500", "-500"]) == 0
+    shown = json.loads(capsys.readouterr().out.splitlines()[0])
+    rows = np.loadtxt("runs/mo-hopper-amateur-bc/front.csv", delimiter=",", skiprows=1)
+    swept = qdfm.sweep(qdfm.load(agent), "mo-hopper-d4morl", rows[:, :2], progress=False)
+    np.testing.assert_allclose(swept.returns, rows[:, 2:4])
+    assert shown["hypervolume"] == pytest.approx(hypervolume(swept.returns, [-500, -500]))
+    assert "--replace does not concern mo-hopper-expert" in refusal(
+        capsys, "data", "make", "mo-hopper-expert", "--replace"
+    )
 
 
 def test_an_episode_to_look_at(capsys):

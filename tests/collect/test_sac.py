@@ -128,6 +128,29 @@ def test_a_turn_is_what_the_environments_did():
             np.testing.assert_array_equal(turn.next_observation[row], now)
 
 
+def test_a_turn_under_preferences():
+    """The preference follows the observation, and the reward is ⟨preference, reward⟩."""
+    players = sac.Players(replace(CONFIG, env="mo-hopper-d4morl"))
+    turn = players.play(None)
+    assert turn.observation.shape == turn.next_observation.shape == (24, 13)
+    assert turn.reward.shape == (24,)
+    for lane in range(3):
+        world, generator = (
+            gymnasium.make("mo-hopper-d4morl", disable_env_checker=True),
+            np.random.default_rng((0, lane)),
+        )
+        now, _ = world.reset(seed=int(generator.integers(2**31)))
+        omega = world.unwrapped.np_random.dirichlet([1, 1])
+        for row in range(lane, 24, 3):
+            np.testing.assert_allclose(turn.observation[row], np.r_[now, omega], rtol=1e-6)
+            push = np.float32(generator.uniform(-1, 1, 3) * [2, 2, 4])
+            np.testing.assert_allclose(turn.action[row], push / [2, 2, 4], rtol=1e-6)
+            now, reward, *_ = world.step(push)
+            assert float(turn.reward[row]) == pytest.approx(omega @ reward, rel=1e-5)
+            np.testing.assert_allclose(turn.next_observation[row], np.r_[now, omega], rtol=1e-6)
+    players.close()
+
+
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -154,6 +177,22 @@ def test_a_short_run_writes_policies(here, capsys):
         assert np.mean(played) == pytest.approx(expected, rel=1e-3)
     assert sorted(path.name for path in here.iterdir()) == ["policy-last.npz", "policy.npz"]
     assert sac.train(CONFIG, progress=False) == returns
+
+
+def test_a_policy_that_sees_the_preference(here):
+    """An evaluation is the mean of ⟨preference, return⟩."""
+    small = replace(CONFIG, env="mo-hopper-d4morl", steps=24, evaluate_every=24, episodes=1)
+    returns = sac.train(small, progress=False)
+    actor = Actor.read(here / "policy.npz", np.array([2.0, 2.0, 4.0]))
+    assert actor.weights[0].shape == (13, 8)
+    world, generator = gymnasium.make("mo-hopper-d4morl", disable_env_checker=True), np.random.default_rng((1, 0))
+    now, _ = world.reset(seed=int(generator.integers(2**31)))
+    omega, total, over = world.unwrapped.np_random.dirichlet([1, 1]), 0.0, False
+    while not over:
+        noise = generator.standard_normal(3, np.float32)[None]
+        now, reward, terminated, truncated, _ = world.step(actor.act(np.r_[now, omega][None], noise)[0])
+        total, over = total + omega @ reward, terminated or truncated
+    assert returns == {24: pytest.approx(total, rel=1e-3)}
 
 
 def test_it_stops_at_a_return(here):

@@ -11,7 +11,7 @@ from tyro.conf import Positional, arg
 from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import GENERATORS, collected
-from qdfm.envs.mujoco import TASKS
+from qdfm.envs.mujoco import MO_TASKS, TASKS
 from qdfm.errors import QDFMError
 
 
@@ -20,7 +20,7 @@ class InspectArguments:
     """What is in the data: shapes, objectives, actions, returns, and what looks odd."""
 
     source: Annotated[Positional[str], arg(metavar="NAME_OR_FILE")]
-    """A built-in task, a .npz, .parquet, .csv or SMAC .h5 file, a Minari id or a Gymnasium id."""
+    """A built-in task, a .npz, .parquet, .csv, SMAC .h5 or D4MORL .pkl file, a Minari id or a Gymnasium id."""
     data: Annotated[DataArguments, FLAT] = dataclasses.field(default_factory=DataArguments)
 
 
@@ -39,13 +39,14 @@ def inspect(words: Sequence[str]) -> None:
 @dataclasses.dataclass(frozen=True)
 class MakeArguments:
     """Write data for qdfm.load_dataset: built-in data, or random behaviour in a Gymnasium id, to a .npz file; a MuJoCo
-    task as a Minari set, where load_dataset finds it by its name."""
+    task as a Minari set, where load_dataset finds it by its name; trajectories of MO-Hopper with their actions as they
+    are."""
 
     name: Annotated[Positional[str], arg(metavar="NAME")]
     """A built-in task, a MuJoCo task such as hopper-medium, a Gymnasium or MO-Gymnasium id with discrete actions."""
     steps: int | None = None
     """How many transitions to collect (default: 10000 in a Gymnasium id, 20000 of matrix, 1000000 of a MuJoCo task,
-    1000 battles of an SMAX task, 2000 of a replay)."""
+    1000 trajectories of MO-Hopper, 1000 battles of an SMAX task, 2000 of a replay)."""
     seed: int | None = None
     """The seed to collect with in a Gymnasium id, the matrix game, a MuJoCo or an SMAX task (default: 0)."""
     out: Path | None = None
@@ -63,8 +64,11 @@ def make(words: Sequence[str]) -> None:
             return
         if args.replace:
             raise QDFMError(f"--replace does not concern {args.name}, which is a file; leave it out.")
-        data = _made(args)
         out = args.out or Path(f"{file_name(args.name)}.npz")
+        if args.name in MO_TASKS:
+            _make_trajectories(args, out)
+            return
+        data = _made(args)
         text, known = described(args.name, data)
         data.save(out, {"task": args.name, "seed": args.seed or 0, **known} if known else {})
         print(f"Wrote {text}, to {out}.")
@@ -84,6 +88,15 @@ def _made(args: MakeArguments) -> Dataset:
             word = "steps" if option == "transitions" else option
             raise QDFMError(f"--{word} does not concern the built-in {args.name}; leave it out.")
     return generator.make(**given)
+
+
+def _make_trajectories(args: MakeArguments, out: Path) -> None:
+    from qdfm.collect.mo_hopper import make_mo_hopper
+
+    rows = make_mo_hopper(args.name, out, args.steps, args.seed or 0)
+    count = int(rows["episode"][-1]) + 1
+    mean = [round(float(r), 1) for r in rows["reward"].sum(0) / count]
+    print(f"Wrote {len(rows['reward'])} transitions of {count} trajectories, mean return {mean}, to {out}.")
 
 
 def _make_minari(args: MakeArguments) -> None:

@@ -13,8 +13,7 @@ from qdfm.algorithms.base import Config
 from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
 from qdfm.data.minari import environment_of, local_set
 from qdfm.data.sources import GENERATORS, is_file
-from qdfm.envs.mujoco import TASKS
-from qdfm.envs.smax import TASKS as BATTLES
+from qdfm.envs.mujoco import MO_TASKS, TASKS
 from qdfm.errors import QDFMError, unknown
 from qdfm.train import Options, train
 
@@ -27,8 +26,8 @@ class TrainArguments:
     """Train on a built-in task or on a log file, and keep everything in one folder."""
 
     task: Annotated[Positional[str], arg(metavar="TASK")]
-    """A built-in task (see qdfm list), a .npz, .parquet, .csv or SMAC .h5 file, a Minari id, or a Gymnasium id for
-    random behaviour there."""
+    """A built-in task (see qdfm list), a .npz, .parquet, .csv, SMAC .h5 or D4MORL .pkl file, a Minari id, or a
+    Gymnasium id for random behaviour there."""
     algo: str = "qdfm"
     """The algorithm (see qdfm list); its own options follow below, those of another with --algo A --help."""
     seeds: int = 1
@@ -36,8 +35,8 @@ class TrainArguments:
     out: Path | None = None
     """The run's folder (default: runs/TASK-ALGO)."""
     quick: bool = False
-    """A tenth of the default gradient steps, and 100,000 transitions of a MuJoCo task that was not made yet, for a
-    first look."""
+    """A tenth of the default gradient steps, and 100,000 transitions of a MuJoCo task that was not made yet or of
+    MO-Hopper, for a first look."""
     paper: bool = False
     """Start from the preset of the paper, where the algorithm has one."""
     resume: bool = False
@@ -96,18 +95,19 @@ def _run_training(args: TrainArguments, config: Config) -> None:
 
 def _few(args: TrainArguments) -> DataArguments:
     """The options of the data, with fewer transitions where a quick run would have to make all of them first."""
-    task = TASKS.get(args.task)
-    if not args.quick or task is None or args.data.transitions is not None or local_set(task.minari) is not None:
+    if not args.quick or args.data.transitions is not None:
         return args.data
-    return dataclasses.replace(args.data, transitions=QUICK_TRANSITIONS)
+    task = TASKS.get(args.task)
+    collects = args.task in MO_TASKS if task is None else local_set(task.minari) is None
+    return dataclasses.replace(args.data, transitions=QUICK_TRANSITIONS) if collects else args.data
 
 
 def _place(task: str) -> str | None:
     """Where agents trained on a task play: there, or in the environment that a Minari set names."""
     from qdfm.envs.gymnasium import registered
-    from qdfm.envs.registry import ENVIRONMENTS
+    from qdfm.envs.registry import ENVIRONMENTS, PLACES
 
-    if task in ENVIRONMENTS or task in TASKS or task in BATTLES or registered(task):
+    if task in ENVIRONMENTS or task in PLACES or registered(task):
         return task
     return None if task in GENERATORS else environment_of(task)
 

@@ -2,10 +2,12 @@
 
     python -m qdfm.collect.sac --env Hopper-v5 --steps 1000000 --out hopper_expert.npz
     python -m qdfm.collect.sac --env Hopper-v5 --until 1400 --out hopper_medium.npz
+    python -m qdfm.collect.sac --env mo-hopper-d4morl --steps 3000000 --out mo_hopper.npz
 
 Twin critics with y = r + γ(1 − terminated)(min_i Q̄_i(s', a') − α log π(a'|s')), an actor that minimises
 α log π(a|s) − min_i Q_i(s, a), and log α that falls where the entropy exceeds −dim(a) and rises where it does not.
-Actions are in units of the largest one, and so is π's density.
+Actions are in units of the largest one, and so is π's density. With several objectives every episode has a
+preference, drawn uniformly, which actor and critics see as part of the observation, and r is ⟨preference, reward⟩.
 
 Where we differ: several environments are stepped in turns of `turn` steps, and as many updates as there were steps run
 in one compiled scan meanwhile, on what came before. So the actor that plays is one turn behind.
@@ -26,7 +28,7 @@ import numpy as np
 import optax
 
 from qdfm.collect.actor import LOG_STD, Actor, write_actor
-from qdfm.collect.rollouts import Lane, Trajectories, empty_rows, episode_returns, time_limit
+from qdfm.collect.rollouts import Lane, Trajectories, empty_rows, episode_returns, gains, time_limit
 from qdfm.errors import Diverged, QDFMError, told
 from qdfm.progress import open_count
 
@@ -282,7 +284,7 @@ def _check(config: SAC) -> None:
 
 def _batch(rows: Trajectories, high: np.ndarray) -> Batch:
     action = rows.action / high
-    fields = (rows.observation, action, rows.reward, rows.next_observation, rows.terminated)
+    fields = (rows.observation, action, gains(rows), rows.next_observation, rows.terminated)
     return Batch(*(jnp.asarray(x, jnp.float32) for x in fields))
 
 

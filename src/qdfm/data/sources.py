@@ -1,7 +1,7 @@
 """Sources: one function from a name or a file to a Dataset.
 
-A source of another kind (D4MORL) becomes one more step of `load_dataset`, between the built-in
-generators and the error for an unknown name, with its reader in a file of its own, as Gymnasium ids are.
+A source of another kind becomes one more step of `load_dataset`, between the built-in generators and the error for an
+unknown name, with its reader in a file of its own, as Gymnasium ids are.
 """
 
 import os
@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from qdfm.data.actions import Bins, Codebook, check_count
+from qdfm.data.d4morl import read_d4morl
 from qdfm.data.dataset import Dataset, Discretise
 from qdfm.data.minari import LIKE_AN_ID, read_minari
 from qdfm.data.smac import read_smac
 from qdfm.data.tables import Columns, NumActions, read_npz, read_table
-from qdfm.envs.mujoco import TASKS
+from qdfm.envs.mujoco import MO_HOPPER, MO_TASKS, TASKS
 from qdfm.envs.smax import TASKS as BATTLES
 from qdfm.errors import QDFMError
 
 DEFAULT_BINS = 41  # per dimension of the built-in MuJoCo tasks
-SUFFIXES = (".npz", ".parquet", ".csv", ".h5", ".hdf5")
+SUFFIXES = (".npz", ".parquet", ".csv", ".h5", ".hdf5", ".pkl")
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,16 @@ def _mujoco(
     return load_mujoco(task, actions, transitions, seed, normalise)
 
 
+def _mo_hopper(
+    task: str, bins: int | None = None, codebook: int | None = None, transitions: int | None = None,
+    seed: int | None = None, normalise: bool = True,
+) -> Dataset:  # fmt: skip
+    from qdfm.collect.mo_hopper import load_mo_hopper
+
+    actions = _discretise(bins, codebook) or partial(Bins.fit, count=DEFAULT_BINS)
+    return load_mo_hopper(task, actions, transitions, seed or 0, normalise)
+
+
 def _smax(task: str, transitions: int | None = None, seed: int | None = None, normalise: bool = True) -> Dataset:
     from qdfm.collect.smax import collect_smax
 
@@ -121,6 +132,15 @@ GENERATORS: dict[str, Generator] = {
     },
     **{
         name: Generator(
+            partial(_mo_hopper, name),
+            f"Running or jumping in {MO_HOPPER}, played under many preferences by our {name.rpartition('-')[2]}; "
+            f"actions as {DEFAULT_BINS} bins per dimension",
+            options=("bins", "codebook", "transitions", "seed", "normalise"),
+        )
+        for name in MO_TASKS
+    },
+    **{
+        name: Generator(
             partial(_smax, name),
             f"Battles of a team in {env}, played by our policy {name.removeprefix(env + '-')}",
             options=("transitions", "seed", "normalise"),
@@ -141,8 +161,8 @@ def load_dataset(
     transitions: int | None = None,
     seed: int | None = None,
 ) -> Dataset:
-    """The data of a built-in name, of a `.npz`, `.parquet` or `.csv` file, of SMAC's (`.h5`, `.hdf5`), of a Minari id,
-    or of a Gymnasium id.
+    """The data of a built-in name, of a `.npz`, `.parquet` or `.csv` file, of SMAC's (`.h5`, `.hdf5`) or D4MORL's
+    (`.pkl`), of a Minari id, or of a Gymnasium id.
 
     A relative path that does not exist here is looked for under the folder that the environment variable
     QDFM_DATA names. `columns` names the columns of a table; `num_actions` and `normalise` are those of
@@ -150,9 +170,9 @@ def load_dataset(
     actions of these become so many `bins` per dimension, or the nearest of so many actions of a `codebook`. A Gymnasium
     or MO-Gymnasium id with discrete actions gives the random behaviour of `collect_gymnasium(id)`.
 
-    `transitions` are the first of a Minari set, or those that are collected in a Gymnasium id, a MuJoCo or an SMAX task
-    or the matrix game, with `seed`. A MuJoCo task is read from its Minari set (`qdfm data make` writes it); without
-    `transitions` and without the set, a million are collected, which takes minutes, and kept as that set.
+    `transitions` are the first of a Minari set, or those that are collected in a Gymnasium id, a MuJoCo, MO-Hopper or
+    SMAX task or the matrix game, with `seed`. A MuJoCo task is read from its Minari set (`qdfm data make` writes it);
+    without `transitions` and without the set, a million are collected, which takes minutes, and kept as that set.
     """
     if bins is not None and codebook is not None:
         raise QDFMError("bins and codebook are two ways to discretise actions; give one.")
@@ -171,6 +191,9 @@ def load_dataset(
         if path.suffix.lower() in (".h5", ".hdf5"):
             _only(given, name)
             return read_smac(_find(path), normalise)
+        if path.suffix.lower() == ".pkl":
+            _only(given, name, "bins", "codebook")
+            return read_d4morl(_find(path), actions, normalise)
         _only(given, name, "columns", "num_actions", "bins", "codebook")
         found = _find(path)
         if path.suffix.lower() != ".npz":

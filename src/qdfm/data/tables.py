@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qdfm.data.checks import as_matrix, number_episodes
+from qdfm.data.d4morl import from_trajectories, is_d4morl
 from qdfm.data.dataset import Dataset, Discretise, read_arrays, saved_header
 from qdfm.errors import QDFMError, unknown
 
@@ -114,7 +115,8 @@ def read_table(
 def read_npz(
     path: str | Path, num_actions: NumActions = None, normalise: bool = True, actions: Discretise | None = None
 ) -> Dataset:
-    """What `Dataset.save` wrote, just as it was; or arrays under the names of `Dataset.from_arrays`."""
+    """What `Dataset.save` wrote, just as it was; arrays under the names of `Dataset.from_arrays`; or trajectories, as
+    `qdfm.data.d4morl` tells."""
     arrays: dict[str, Any] = read_arrays(path)
     if saved_header(arrays) is not None:
         if num_actions is not None or actions is not None:
@@ -122,6 +124,10 @@ def read_npz(
                 f"{path} was written by Dataset.save with its actions; leave out num_actions, bins and codebook."
             )
         return Dataset.load(path)
+    if is_d4morl(arrays):
+        if num_actions is not None:
+            raise QDFMError(f"{path} has continuous actions; leave out num_actions and give bins or codebook.")
+        return from_trajectories(path, arrays, actions, normalise)
     for name in arrays:
         if name not in ARRAYS_NEEDED + ARRAYS_OPTIONAL:
             raise unknown(f"array in {path}", name, ARRAYS_NEEDED + ARRAYS_OPTIONAL)

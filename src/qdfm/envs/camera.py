@@ -100,7 +100,7 @@ def _name(env: gymnasium.Env) -> str:
 
 
 def _remedy(env: gymnasium.Env) -> str:
-    return OPENGL if "mujoco" in type(env.unwrapped).__module__ else "install what it needs first"
+    return OPENGL if hasattr(env.unwrapped, "mujoco_renderer") else "install what it needs first"
 
 
 def _reason(error: Exception) -> str:

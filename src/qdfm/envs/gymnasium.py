@@ -16,13 +16,15 @@ from gymnasium.wrappers import FlattenObservation
 
 from qdfm.data.actions import ActionSpace, Bins, Codebook, Discrete, MultiDiscrete
 from qdfm.envs.base import JaxEnv
-from qdfm.envs.mujoco import TASKS, make_plain
-from qdfm.envs.registry import ENVIRONMENTS
-from qdfm.envs.smax import TASKS as BATTLES
+from qdfm.envs.mujoco import MO_HOPPER, make_plain
+from qdfm.envs.registry import ENVIRONMENTS, PLACES
 from qdfm.errors import QDFMError, unknown
 
 LIKE_AN_ID = re.compile(r".*-v\d+|.*/.*")
 SMAC_MAPS = "smac-"  # how the names of SMAC's maps begin
+
+# By its path, because the module needs MuJoCo.
+gymnasium.register(MO_HOPPER, "qdfm.envs.mo_hopper:MOHopper", max_episode_steps=500)
 
 
 class GymEnv(gymnasium.Env[np.ndarray, Any]):
@@ -126,6 +128,35 @@ class Accumulating(gymnasium.Wrapper):
         return np.r_[np.ravel(observation), self.paid, self.weight].astype(np.float32)
 
 
+class Preferring(gymnasium.Wrapper):
+    """The same task that also shows, after the observation, a preference over its objectives: one for each episode,
+    drawn uniformly from the simplex. The reward stays a vector."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.objectives = objectives_of(env)
+        self.observation_space = box((spaces.flatdim(env.observation_space) + self.objectives,), "float64")
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """A new episode under a new preference."""
+        observation, info = self.env.reset(seed=seed, options=options)
+        self.preference = self.unwrapped.np_random.dirichlet(np.ones(self.objectives))
+        return np.r_[np.ravel(observation), self.preference], info
+
+    def step(self, action: Any) -> tuple[np.ndarray, Any, bool, bool, dict[str, Any]]:
+        """The environment's own step."""
+        observation, *rest = self.env.step(action)
+        return np.r_[np.ravel(observation), self.preference], *rest
+
+
+def objectives_of(env: gymnasium.Env) -> int:
+    """How many objectives an environment has, which declares more than one as MO-Gymnasium's do."""
+    declares = env.has_wrapper_attr("reward_space")
+    return int(np.prod(env.get_wrapper_attr("reward_space").shape)) if declares else 1
+
+
 def registered(name: str) -> bool:
     """Whether Gymnasium knows an id; MO-Gymnasium, slow to import, is asked only for what looks like one."""
     if name not in gymnasium.registry and LIKE_AN_ID.fullmatch(name):
@@ -152,7 +183,7 @@ def make(name: str, trained: ActionSpace | None = None, **options: Any) -> gymna
 
         return adapted(SMAC(name.removeprefix(SMAC_MAPS), **options), trained)
     if not registered(name):
-        raise unknown_id("environment", name, [*ENVIRONMENTS, *TASKS, *BATTLES])
+        raise unknown_id("environment", name, [*ENVIRONMENTS, *PLACES])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*precision lowered")  # of a Box's bounds; no user can mend that
         return adapted(make_plain(name, **options), trained)

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     import gymnasium
 
 
+MO_HOPPER = "mo-hopper-d4morl"  # the environment in envs/mo_hopper.py
+MO_TASKS = ("mo-hopper-expert", "mo-hopper-amateur")  # data that is played there
+
+
 @dataclass(frozen=True)
 class Task:
     """An environment and a behaviour in it; `low` and `high` are the returns that D4RL gives 0 and 100."""

@@ -1,4 +1,4 @@
-"""Environments by name: our own here, everything else by its Gymnasium id."""
+"""Environments by name: our own here, everything else by its Gymnasium id; and where the data of a name is played."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,8 +10,10 @@ from qdfm.envs.cartpole2obj import CartPole2Obj
 from qdfm.envs.fork import Fork
 from qdfm.envs.matrix import Matrix
 from qdfm.envs.mogym import deep_sea_treasure, resource_gathering
+from qdfm.envs.mujoco import MO_HOPPER, MO_TASKS, TASKS
 from qdfm.envs.multigoal import GOAL_X, MultiGoal
 from qdfm.envs.smax import MAPS, Smax
+from qdfm.envs.smax import TASKS as BATTLES
 
 ENVIRONMENTS: dict[str, Callable[[], JaxEnv]] = {
     **{f"multigoal-{goals}": partial(MultiGoal, goals) for goals in GOAL_X},
@@ -24,4 +26,11 @@ ENVIRONMENTS: dict[str, Callable[[], JaxEnv]] = {
     "acrobot": Acrobot,
     "matrix": Matrix,
     **{f"smax-{name}": partial(Smax, name) for name in MAPS},
+}
+
+# Of data whose name is not that of an environment: where it was played.
+PLACES: dict[str, str] = {
+    **{name: task.env for name, task in TASKS.items()},
+    **dict.fromkeys(MO_TASKS, MO_HOPPER),
+    **BATTLES,
 }
