@@ -1,5 +1,7 @@
 """MODULI: its windows and returns by hand, its guidance and plans, and a task whose best plan is known."""
 
+from functools import cache, partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,6 +53,16 @@ def heading() -> tuple[qdfm.Dataset, qdfm.Agent]:
     return data, config.fit(data, progress=False)
 
 
+@cache
+def compiled_plans(agent: qdfm.Agent):
+    return jax.jit(partial(Parts(agent.config, agent.spec).plans, greedy=False))
+
+
+def planned(agent: qdfm.Agent, noise: np.ndarray, observation: np.ndarray, preference: np.ndarray) -> np.ndarray:
+    """Plans for observations as the networks see them."""
+    return np.asarray(compiled_plans(agent)(agent.policy, noise, observation, preference))
+
+
 def test_windows_stay_within_their_episode():
     lengths, horizon = (3, 1, 5), 4
     data = walks(lengths)
@@ -85,17 +97,17 @@ def test_returns_are_relative_to_those_of_near_preferences():
 
 
 def test_guidance_mixes_the_model_with_and_without_the_condition():
-    net = Planner(2, 4, 2, 3, 8, 1, 2, jax.random.key(0))
-    leaves, structure = jax.tree.flatten(net)
-    keys = jax.random.split(jax.random.key(1), len(leaves))
-    net = jax.tree.unflatten(structure, [x + 0.3 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys)])
-    x, t = jax.random.normal(jax.random.key(2), (5, 3, 2)), jnp.linspace(0.1, 0.9, 5)
-    told = jax.random.normal(jax.random.key(3), (5, 4))
-    kept, dropped = (net(x, t, told, jnp.full(5, flag)) for flag in (True, False))
+    blank = jax.eval_shape(lambda: Planner(2, 4, 2, 3, 8, 1, 2, jax.random.key(0)))
+    leaves, structure = jax.tree.flatten(blank)
+    rng = np.random.default_rng(0)
+    net = jax.tree.unflatten(structure, [rng.normal(size=x.shape, scale=0.5).astype(np.float32) for x in leaves])
+    x, t, told = (rng.normal(size=shape).astype(np.float32) for shape in ((5, 3, 2), (5,), (5, 4)))
+    model, mixed = jax.jit(Planner.__call__), jax.jit(guided)
+    kept, dropped = (np.asarray(model(net, x, t, told, np.full(5, flag))) for flag in (True, False))
     assert np.abs(kept - dropped).max() > 0.1
-    np.testing.assert_array_equal(dropped, net(x, t, -told, jnp.zeros(5, bool)))
+    np.testing.assert_array_equal(dropped, model(net, x, t, -told, np.zeros(5, bool)))
     for weight, expected in ((1.0, kept), (0.0, dropped), (1.5, 1.5 * kept - 0.5 * dropped)):
-        np.testing.assert_allclose(guided(net, x, t, told, weight), expected, atol=1e-5)
+        np.testing.assert_allclose(mixed(net, x, t, told, weight), expected, atol=1e-5)
 
 
 def test_preferences_far_from_the_data_are_slid_to():
@@ -111,15 +123,15 @@ def test_sequences_begin_at_the_observed_state(heading):
     data, agent = heading
     parts, plain = Parts(agent.config, data.spec), data.normalised()
     adapted = agent.config.adapt(data).normalised()
-    states, weight, told, x, _ = parts.noisy(adapted, last_rows(jnp.asarray(data.episode)), jax.random.key(0))
+    states, weight, told, x, _ = jax.jit(parts.noisy)(adapted, last_rows(data.episode), jax.random.key(0))
     np.testing.assert_array_equal(x[:, 0], states[:, 0])
     assert np.abs(x[:, 1:] - states[:, 1:]).min(2).max() > 0.1
     np.testing.assert_array_equal(weight[:, 0], 0)
     assert set(np.unique(weight[:, 1])) == {10.0} and set(np.unique(weight[:, 2:])) == {0.0, 1.0}
     assert told.shape == (32, 4)
-    noise = np.random.default_rng(0).random((3, 6), np.float32)
-    plans = parts.plans(agent.policy, noise, jnp.asarray(plain.observation[:3]), jnp.full((3, 2), 0.5), False)
-    np.testing.assert_array_equal(plans[:, 0], plain.observation[:3])
+    noise = np.random.default_rng(0).random((9, 6), np.float32)
+    half = np.full((9, 2), 0.5, np.float32)
+    np.testing.assert_array_equal(planned(agent, noise, plain.observation[:9], half)[:, 0], plain.observation[:9])
 
 
 def test_plans_follow_the_preference_and_the_best_return(heading):
@@ -131,12 +143,9 @@ def test_plans_follow_the_preference_and_the_best_return(heading):
         omega = np.linspace(least, most, 9)
         preference = np.stack([omega, 1 - omega], 1).astype(np.float32)
         noise = np.random.default_rng(0).random((9, 6), np.float32)
-        for greedy in (True, False):
-            plans = Parts(agent.config, data.spec).plans(
-                agent.policy, noise, data.spec.normalise_observation(start), jnp.asarray(preference), greedy
-            )
-            states = np.asarray(plans) * norm.observation_std + norm.observation_mean
-            np.testing.assert_allclose(states[:, 1] / SPEED, preference, atol=error)
+        plans = planned(agent, noise, data.spec.normalise_observation(start), preference)
+        states = plans * norm.observation_std + norm.observation_mean
+        np.testing.assert_allclose(states[:, 1] / SPEED, preference, atol=error)
 
 
 def test_actions_lead_to_the_planned_state(heading):
