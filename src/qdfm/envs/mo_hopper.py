@@ -88,7 +88,7 @@ def hopper_model() -> Any:
         body.mass = DENSITY * np.pi * radius**2 * length
         across = body.mass * (3 * radius**2 + length**2) / 12
         body.inertia = [across, across, body.mass * radius**2 / 2]
-        body.ipos, body.iquat, body.explicitinertial = capsule.pos, capsule.quat, True
+        body.ipos, body.iquat = capsule.pos, capsule.quat
     for motor, (name, (largest, gear)) in zip(robot.actuators, MOTORS.items(), strict=True):
         motor.ctrlrange, motor.gear = [-largest, largest], [gear, 0, 0, 0, 0, 0]
         joint = robot.joint(f"{name}_joint")
