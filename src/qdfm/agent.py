@@ -29,7 +29,8 @@ class Compiled(NamedTuple):
     act: Callable[
         ..., tuple[jax.Array, Any]
     ]  # (policy, noise, observation, preference, mask, carry, greedy), traceable
-    draw: Callable[..., jax.Array]  # compiled: (leaves, noise, observation, preference, mask) -> tokens
+    # compiled: (leaves, noise, observation, preference, mask) -> tokens, or actions where the algorithm finds them
+    draw: Callable[..., jax.Array]
     greedy: Callable[..., jax.Array]
     probs: Callable[..., jax.Array]  # compiled: (leaves, observation, preference, mask) -> probabilities
 
@@ -49,8 +50,9 @@ def compiled(config: Config, spec: Spec) -> Compiled:
 
     def flat(greedy: bool) -> Callable[..., jax.Array]:
         def run(leaves: Any, noise: Any, observation: Any, preference: Any, mask: Any) -> jax.Array:
-            policy = jax.tree.unflatten(structure, leaves)
-            return act(policy, noise, observation, preference, mask, None, greedy)[0]
+            policy, x = jax.tree.unflatten(structure, leaves), spec.normalise_observation(observation)
+            choose = algorithm.actions or algorithm.act
+            return choose(policy, noise, x, prefer(x, preference), mask, None, greedy=greedy)[0]
 
         return jax.jit(run)
 
@@ -94,8 +96,9 @@ class Agent:
         rows = len(x)
         noise = self._noise(seed, rows)
         run = self.compiled.greedy if greedy else self.compiled.draw
-        tokens = run(self._leaves, noise, x, self._preference(preference, rows), self._mask(mask, rows))
-        actions = self.spec.actions.decode(np.asarray(tokens))
+        actions = np.asarray(run(self._leaves, noise, x, self._preference(preference, rows), self._mask(mask, rows)))
+        if self.compiled.algorithm.actions is None:
+            actions = self.spec.actions.decode(actions)
         return actions[0] if one else actions
 
     def action_probabilities(self, observation: Any, preference: Any = None, mask: Any = None) -> np.ndarray:

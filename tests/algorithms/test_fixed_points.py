@@ -219,8 +219,8 @@ def worth(law: np.ndarray) -> float:
 
 
 def test_every_algorithm_has_a_case():
-    """Those for teams have theirs in test_team_actors.py and test_team_values.py."""
-    assert CASES.keys() == {name for name, config in ALGORITHMS.items() if not config.teams_only}
+    """Those for teams have theirs in test_team_actors.py and test_team_values.py, the planner in test_moduli.py."""
+    assert CASES.keys() == {name for name, c in ALGORITHMS.items() if not (c.teams_only or c.preferences_only)}
 
 
 @pytest.mark.parametrize("name", CASES)

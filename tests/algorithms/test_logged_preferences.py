@@ -9,7 +9,7 @@ from qdfm.errors import QDFMError
 
 # One state; who preferred the first objective chose 0 nine times of ten, who preferred the second chose 1 as often.
 RATHER_FIRST, RATHER_SECOND = (0.6, 0.4), (0.3, 0.7)
-TINY = {"hidden": (16,), "batch_size": 256, "learning_rate": 0.01}
+TINY = {"hidden": (16,), "batch_size": 256, "learning_rate": 0.01, "ema": 0.98}
 
 
 def logged(preference: bool = True) -> qdfm.Dataset:
@@ -64,7 +64,7 @@ def test_guidance_follows_the_logged_preference():
 
 def test_data_without_preferences_is_refused():
     with pytest.raises(
-        QDFMError, match=r'needs a preference for every row, which this data has not; use preferences="d'
+        QDFMError, match="bc learns from the preference that each row was collected under, but this data"
     ):
         BC(preferences="logged").fit(logged(preference=False), progress=False)
     with pytest.raises(QDFMError, match="preferences"):

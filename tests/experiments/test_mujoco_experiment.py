@@ -78,7 +78,7 @@ def test_all_methods_of_a_setting_have_equally_many_steps():
         ):
             assert len({getattr(config, field) for config in guided}) == 1
     assert METHODS["codebook"].keys() == {"QDFM", *SEVEN, *BESIDE}
-    alone = {name for name, config in ALGORITHMS.items() if not config.teams_only}
+    alone = {name for name, c in ALGORITHMS.items() if not (c.teams_only or c.preferences_only)}
     assert {config.name for config in METHODS["codebook"].values()} == alone
     assert QUICK_NAMES["method"] == tuple(name for name in METHODS["tokens"] if name in QUICK_NAMES["method"])
     assert PAPER.keys() == {"QDFM", *SEVEN}

@@ -19,7 +19,8 @@ def test_every_method_has_the_papers_schedule():
     totals = {name: config.total_steps(spec) for name, config in METHODS.items()}
     assert totals.pop("QDFM.paper") == 2 * SCHEDULE  # the behaviour is cloned first
     assert set(totals.values()) == {SCHEDULE}
-    assert {config.name for config in METHODS.values()} == {n for n, c in ALGORITHMS.items() if not c.teams_only}
+    alone = {name for name, c in ALGORITHMS.items() if not (c.teams_only or c.preferences_only)}
+    assert {config.name for config in METHODS.values()} == alone
     ours, printed = METHODS["QDFM"], METHODS["QDFM.paper"]
     assert isinstance(ours, QDFM)
     assert isinstance(printed, QDFM)

@@ -13,16 +13,16 @@ from qdfm.algorithms.cql import CQL
 from qdfm.algorithms.greedyq import GreedyQ
 from qdfm.algorithms.iql import IQL
 from qdfm.algorithms.macql import MACQL
+from qdfm.algorithms.moduli import MODULI
 from qdfm.algorithms.omar import OMAR
 from qdfm.algorithms.omiga import OMIGA
 from qdfm.algorithms.qdfm import QDFM
 
-ALGORITHMS: dict[str, type[Config]] = {
-    c.name: c for c in (QDFM, BC, BoltzBC, GreedyQ, BoltzQ, CQL, IQL, AWAC, AWBC, BCQ, BRAC, MACQL, CFCQL, OMAR, OMIGA)
-}
+CONFIGS = (QDFM, BC, BoltzBC, GreedyQ, BoltzQ, CQL, IQL, AWAC, AWBC, BCQ, BRAC, MACQL, CFCQL, OMAR, OMIGA, MODULI)
+ALGORITHMS: dict[str, type[Config]] = {c.name: c for c in CONFIGS}
 
 __all__ = [
-    "ALGORITHMS", "AWAC", "AWBC", "BC", "BCQ", "BRAC", "CFCQL", "CQL", "IQL", "MACQL", "OMAR", "OMIGA", "QDFM",
-    "BoltzBC", "BoltzQ",
+    "ALGORITHMS", "AWAC", "AWBC", "BC", "BCQ", "BRAC", "CFCQL", "CQL", "IQL", "MACQL", "MODULI", "OMAR", "OMIGA",
+    "QDFM", "BoltzBC", "BoltzQ",
     "Config", "GreedyQ",
 ]  # fmt: skip

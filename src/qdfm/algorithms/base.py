@@ -53,6 +53,8 @@ class Algorithm(NamedTuple):
     noise: int  # uniforms that one decision takes
     # (policy, observation, preference, mask) -> probabilities [B, K] or [B, K, ..., K]; None where there are none
     probs: Callable[..., jax.Array] | None
+    # as act, but (actions [B, dimensions], carry): of a method that finds continuous actions themselves, not tokens
+    actions: Callable[..., tuple[jax.Array, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,7 @@ class Config:
     name: ClassVar[str]
     about: ClassVar[str]
     teams_only: ClassVar[bool] = False
+    preferences_only: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Lists become tuples: a config is the key under which compiled code is kept."""
@@ -122,13 +125,13 @@ class Config:
 
     def adapt(self, dataset: Dataset) -> Dataset:
         """The data as this method needs it, which is what it is trained on."""
+        if (self.preferences_only or self.preferences == "logged") and dataset.preference is None:
+            raise QDFMError(
+                f"{self.name} learns from the preference that each row was collected under, but this data has none; "
+                "give preference= with the data, or choose another algorithm."
+            )
         if self.preferences == "drawn" or dataset.spec.preference_range:
             return dataset
-        if dataset.preference is None:
-            raise QDFMError(
-                f'{self.name}: preferences="logged" needs a preference for every row, which this data has not; use '
-                'preferences="drawn".'
-            )
         bounds = zip(dataset.preference.min(0).tolist(), dataset.preference.max(0).tolist(), strict=True)
         return dataclasses.replace(dataset, spec=dataclasses.replace(dataset.spec, preference_range=tuple(bounds)))
 
