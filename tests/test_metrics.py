@@ -23,6 +23,7 @@ from qdfm.metrics import (
     non_dominated,
     simplex,
     spacing,
+    sparsity,
     summarise,
 )
 
@@ -169,6 +170,11 @@ def test_non_dominated_is_what_no_other_dominates(objectives):
     points = np.unique(np.random.default_rng(objectives).integers(0, 5, (60, objectives)), axis=0)
     alone = [not any((q >= p).all() and (q > p).any() for q in points) for p in points]
     assert non_dominated(points).tolist() == alone
+
+
+def test_sparsity_by_hand():
+    assert sparsity(np.array([[0.0, 5.0], [3.0, 4.0], [1.0, 1.0]])) == pytest.approx((1 + 4 + 9 + 1) / 2)
+    assert sparsity(np.array([[2.0, 3.0]])) == 0.0
 
 
 def test_spacing_by_hand():

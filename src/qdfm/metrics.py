@@ -162,6 +162,17 @@ def spacing(points: np.ndarray) -> float:
     return float(distance.min(1).std(ddof=1))
 
 
+def sparsity(points: np.ndarray) -> float:
+    """D4MORL's sparsity of a front `[n, objectives]`: the mean squared distance of neighbours in each objective.
+
+    Smaller is denser; a front of one point has 0. It has the units of the returns squared.
+    """
+    points = np.asarray(points, np.float64)
+    if len(points) < 2:
+        return 0.0
+    return float(np.sum(np.diff(np.sort(points, 0), axis=0) ** 2) / (len(points) - 1))
+
+
 def expected_utility(points: np.ndarray, preferences: np.ndarray) -> float:
     """The mean over preferences ω `[m, objectives]` of the best ⟨ω, point⟩ among the points `[n, objectives]`."""
     return float((np.asarray(preferences, np.float64) @ np.asarray(points, np.float64).T).max(1).mean())

@@ -16,7 +16,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from qdfm.data.spec import Spec
 from qdfm.envs.gymnasium import SMAC_MAPS, Accumulating, adapted, box, kept_of, make, registered, seed_globals
 
-PARALLEL = 32  # copies of an environment that share one batch of decisions, in one process
+PARALLEL = 64  # copies of an environment that share one batch of decisions, in one process
 
 
 class Report(NamedTuple):

@@ -54,6 +54,9 @@ EXPERIMENTS = {
         "qdfm.experiments.matrix",
         "two agents who are to agree or not: does the team follow the preference, and how far?",
     ),
+    "mo-hopper": Experiment(
+        "qdfm.experiments.mo_hopper", "running or jumping on D4MORL's data: how much of its front, against MODULI?"
+    ),
     "mujoco": Experiment(
         "qdfm.experiments.mujoco", "Hopper, Walker2d and HalfCheetah with 256 joint actions, and with a token each"
     ),

@@ -224,18 +224,20 @@ def phase_rates(config: Config, dataset: Dataset, seeds: int, scale: Scale) -> d
 def act_times(configs: dict[str, Config], data: Dataset, scale: Scale) -> dict[str, dict[str, float]]:
     """Milliseconds of one action and of a batch, medians; the methods are called in turn and meet the same machine."""
     one, many = data.observation[0], data.observation[: scale.batch]
+    even = np.full(data.spec.objectives, 1 / data.spec.objectives)
     agents: dict[str, Agent] = {}
     for name, config in configs.items():
-        config = config.resolve(data.spec)
-        algorithm = config.build(data.spec)
-        agents[name] = Agent(config, data.spec, algorithm.policy(algorithm.init(jax.random.key(0))))
+        spec = config.adapt(data).spec
+        config = config.resolve(spec)
+        algorithm = config.build(spec)
+        agents[name] = Agent(config, spec, algorithm.policy(algorithm.init(jax.random.key(0))))
     out: dict[str, dict[str, float]] = {name: {} for name in agents}
     for what, observation, calls in (("one", one, scale.calls), ("batch", many, scale.calls // 10)):
         times: dict[str, list[float]] = {name: [] for name in agents}
         for call in range(10 + calls):
             for name, agent in agents.items():
                 began = time.perf_counter()
-                agent.act(observation)
+                agent.act(observation, even)
                 if call >= 10:  # the first ones compile and warm up
                     times[name].append(time.perf_counter() - began)
         for name, taken in times.items():

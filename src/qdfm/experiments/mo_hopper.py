@@ -1,0 +1,150 @@
+"""mo-hopper: run or jump, on D4MORL's data, against the diffusion planner MODULI (the paper's comparison).
+
+One model for all preferences; 501 of them, (ω, 1 − ω) with ω from 0 to 1, are played one episode each, and the returns
+that none of them dominates are measured by their hypervolume beyond (0, 0), beside that of the data's own returns. The
+data lie where QDFM_DATA says (D4MORL's layout); without them, data of our own policy take their place.
+"""
+
+import os
+import time
+from dataclasses import replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qdfm.agent import Agent
+from qdfm.algorithms import BC, CQL, MODULI, QDFM
+from qdfm.algorithms.base import Config
+from qdfm.data.dataset import Dataset
+from qdfm.data.sources import load_dataset
+from qdfm.envs.mujoco import MO_HOPPER
+from qdfm.evaluate import evaluate
+from qdfm.experiments.cells import Cells, Settings
+from qdfm.experiments.mo_hopper_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
+from qdfm.experiments.mujoco import schedule, unguided
+from qdfm.experiments.report import provenance, write_report
+from qdfm.experiments.runtime import Scale, act_times
+from qdfm.metrics import hypervolume, non_dominated, sparsity
+from qdfm.train import fingerprint, train
+
+QUALITIES = ("expert", "amateur")
+PREFERENCES, QUICK_PREFERENCES, QUICK_SHARE, QUICK_TRANSITIONS = 501, 11, 0.002, 20_000
+SEEDS, BINS, STEPS = 3, 41, 60_000
+TIMED = Scale(calls=200, batch=PREFERENCES)
+NETWORKS: dict[str, Any] = {"hidden": (512, 512), "batch_size": 1024, "ema": 0.9995, "preferences": "logged"}
+FLOW = QDFM(
+    **schedule(STEPS, (0.5, 0.4, 0.1)), samples=16, target_rate=0.02, support_share=0.1, critic_hidden=(256, 256),
+    **NETWORKS,
+)  # fmt: skip
+METHODS: dict[str, Config] = {
+    "QDFM": FLOW,
+    "QDFM, unguided": unguided(FLOW),
+    "QDFM, drawn preferences": replace(FLOW, preferences="drawn"),
+    "MODULI": MODULI(),
+    "BC(P)": BC(clone_steps=STEPS, **NETWORKS),
+    "CQL(P)": CQL(train_steps=STEPS, target_rate=0.02, **NETWORKS),
+}
+QUICK_NAMES = {"quality": ("expert",), "method": ("QDFM", "BC(P)")}
+
+
+def run(settings: Settings) -> None:
+    """Train, play, tabulate, draw."""
+    picked = settings.picked({"quality": QUALITIES, "method": METHODS}, QUICK_NAMES)
+    cells, seeds = Cells(settings), settings.seed_range(SEEDS)
+    results: Results = {}
+    for quality in picked["quality"]:
+        methods = {name: configured(name, settings.quick) for name in picked["method"]}
+        row = {name: trained(cells, quality, config, seeds, settings) for name, config in methods.items()}
+        data = cells.get(described(quality, settings.quick), partial(facts, quality, settings.quick))
+        results[quality] = {"data": data, "methods": row, "times": timed(cells, quality, methods, settings)}
+    tables = tabulate(results)
+    for table in tables:
+        table.show()
+    draw(settings.out, results)
+    made = provenance(settings.command("mo-hopper", len(seeds)), cells.used, seeds=list(seeds))
+    notes = settings.notes(NOTES, FINDINGS, SEEDS)
+    write_report(settings.out, "MO-Hopper", made, results, tables, notes, headlines(results))
+
+
+def configured(name: str, quick: bool) -> Config:
+    """A method's config, with fewer steps in a quick run."""
+    return METHODS[name].scaled(QUICK_SHARE) if quick else METHODS[name]
+
+
+def source(quality: str) -> str:
+    """The file of a quality under QDFM_DATA, or the name of our own data."""
+    file = Path(os.environ.get("QDFM_DATA", "")) / "mo_hopper" / f"{quality}_uniform.npz"
+    return str(file) if os.environ.get("QDFM_DATA") and file.exists() else f"mo-hopper-{quality}"
+
+
+@lru_cache(maxsize=1)
+def data_of(quality: str, quick: bool) -> Dataset:
+    """The trajectories, one token per dimension of an action."""
+    name = source(quality)
+    if quick and name.startswith("mo-hopper"):
+        return load_dataset(name, bins=BINS, transitions=QUICK_TRANSITIONS)
+    return load_dataset(name, bins=BINS)
+
+
+def described(quality: str, quick: bool) -> dict[str, Any]:
+    """What all cells of a quality depend on."""
+    return {"quality": quality, "data": Path(source(quality)).stem, "bins": BINS, "quick": quick}
+
+
+def facts(quality: str, quick: bool) -> dict[str, Any]:
+    """The data's own returns, and the bound that they set."""
+    data = data_of(quality, quick)
+    returns = data.returns()
+    return {
+        "source": Path(source(quality)).stem,
+        "transitions": len(data),
+        "episodes": len(returns),
+        "fingerprint": fingerprint(data),
+        "bound": hypervolume(returns, np.zeros(2)),
+        "returns": np.round(returns[non_dominated(returns)]).tolist(),
+    }
+
+
+def trained(cells: Cells, quality: str, config: Config, seeds: tuple[int, ...], settings: Settings) -> dict[str, Any]:
+    """The cell of a method: all seeds trained in one program, each asked for every preference."""
+    count = QUICK_PREFERENCES if settings.quick else PREFERENCES
+
+    def compute() -> dict[str, Any]:
+        data = data_of(quality, settings.quick)
+        began = time.perf_counter()
+        agents = train(config, data, seeds, progress=settings.progress)
+        seconds = time.perf_counter() - began
+        rows = [judge(agent, count, seed, settings.progress) for agent, seed in zip(agents, seeds, strict=True)]
+        for row in rows[1:]:  # the returns of one seed are enough to draw
+            del row["returns"]
+        adapted = config.adapt(data).spec
+        return {"seeds": rows, "train_seconds": round(seconds, 1), "steps": config.total_steps(adapted)}
+
+    key = described(quality, settings.quick) | {"config": config.described(), "seeds": seeds, "preferences": count}
+    return cells.get(key, compute)
+
+
+def judge(agent: Agent, preferences: int, seed: int, progress: bool) -> dict[str, Any]:
+    """What one policy reaches under preferences all along the simplex, by its most likely actions."""
+    omega = np.linspace(0, 1, preferences)
+    asked = np.stack([omega, 1 - omega], 1)
+    returns = evaluate(agent, MO_HOPPER, preferences, seed, True, asked, progress=progress).returns
+    front = returns[non_dominated(returns)]
+    return {
+        "hypervolume": hypervolume(returns, np.zeros(2)),
+        "sparsity": sparsity(front),
+        "points": len(front),
+        "returns": np.round(returns).tolist(),
+    }
+
+
+def timed(cells: Cells, quality: str, methods: dict[str, Config], settings: Settings) -> dict[str, Any]:
+    """Milliseconds of an action of every method, called in turn on the same machine."""
+    key = described(quality, settings.quick) | {"times": {name: config.described() for name, config in methods.items()}}
+
+    def compute() -> dict[str, Any]:
+        return act_times(methods, data_of(quality, settings.quick), TIMED)
+
+    return cells.get(key, compute)

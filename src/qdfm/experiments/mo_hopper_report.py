@@ -1,0 +1,114 @@
+"""The tables and the pictures of `mo-hopper`."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qdfm.experiments.report import Headline, Table, number, shown
+from qdfm.metrics import summarise
+
+# By quality of the data: its own facts under "data", the methods' cells, and the times of an action.
+Results = dict[str, dict[str, Any]]
+
+UNIT = 1e6  # of hypervolumes in tables
+# The paper's, on D4MORL's expert data: hypervolume in units, percent of the data's bound.
+PAPER = {"expert": {"QDFM": (20.85, 98.88), "MODULI": (20.25, 96.02), "BC(P)": (12.3, None), "CQL(P)": (3.3, None)}}
+
+NOTES = (
+    "501 preferences (ω, 1 − ω), one episode of 500 steps each by the most likely actions; hypervolume beyond (0, "
+    "0) of the raw returns, in millions, and in percent of that of the data's own returns, the bound. D4MORL's "
+    "preferences are directions of returns and lie between .32 and .68: those asked for beyond are taken for the "
+    "nearest of the data (by QDFM, BC and CQL that learn from logged preferences) or reached by sliding (MODULI). "
+    "Sparsity: mean squared distance of neighbours on the front reached, in thousands; points: how many it has. "
+    "Expert and amateur, where their source ends in _uniform: D4MORL-equivalent trajectories, played anew by "
+    "PGMORL's 96 policies in a port of D4MORL's environment, 1,000 and 500 of them where D4MORL has 50,000; "
+    "otherwise trajectories of our own actor. The paper's figures are of D4MORL's own expert data. Shown are mean ± "
+    "sample standard deviation over seeds and the 95 % bootstrap interval of the mean. Times of an action are "
+    "medians of calls in turn, from observation to action, of one observation and of 501."
+)
+FINDINGS = ""  # of the full run
+
+
+def measured(cell: dict[str, Any], what: str) -> np.ndarray:
+    """A measure of each seed `[seeds]`."""
+    return np.array([seed[what] for seed in cell["seeds"]], float)
+
+
+def tabulate(results: Results) -> list[Table]:
+    """A table for each quality."""
+    return [_table(quality, row) for quality, row in results.items()]
+
+
+def _table(quality: str, row: dict[str, Any]) -> Table:
+    data, times = row["data"], row["times"]
+    title = f"{quality}: {data['episodes']} trajectories of {data['source']}, bound {data['bound'] / UNIT:.3f}"
+    columns = (
+        "",
+        "hypervolume",
+        "% of the bound",
+        "sparsity",
+        "points",
+        "training, s",
+        "steps",
+        "one action, ms",
+        "501",
+    )
+    table = Table(title, columns)
+    for name, cell in row["methods"].items():
+        volume = measured(cell, "hypervolume")
+        table.add(
+            name,
+            shown(volume / UNIT, 2),
+            shown(100 * volume / data["bound"], 2),
+            f"{summarise(measured(cell, 'sparsity') / 1e3):.1f}",
+            f"{summarise(measured(cell, 'points')):.0f}",
+            number(cell["train_seconds"]),
+            cell["steps"],
+            number(times[name]["one"], ".2f"),
+            number(times[name]["batch"], ".2f"),
+        )
+    for name, (printed, share) in PAPER.get(quality, {}).items():
+        if name in row["methods"]:
+            table.add(f"paper: {name}", f"{printed:.2f}", number(share, ".2f"), *("–",) * 6)
+    return table
+
+
+def headlines(results: Results) -> list[Headline]:
+    """Percent of the bound, and how much sooner QDFM acts than MODULI."""
+    lines = []
+    for quality, row in results.items():
+        for name, cell in row["methods"].items():
+            share = 100 * measured(cell, "hypervolume").mean() / row["data"]["bound"]
+            paper = PAPER.get(quality, {}).get(name, (None, None))[1]
+            lines.append(Headline(f"{name}, {quality}: hypervolume, % of the data's bound", float(share), paper))
+        times = row["times"]
+        if {"QDFM", "MODULI"} <= times.keys():
+            ratio = times["MODULI"]["one"] / times["QDFM"]["one"]
+            lines.append(Headline(f"{quality}: time of MODULI's action, in QDFM's", ratio))
+    return lines
+
+
+def draw(folder: Path, results: Results) -> None:
+    """mo-hopper-{quality}.png: what the first seed reached, and the preference of its returns by the one asked for."""
+    from matplotlib.figure import Figure
+
+    for quality, row in results.items():
+        figure = Figure(figsize=(11, 4.4), layout="constrained")
+        front, heeded = figure.subplots(1, 2)
+        known = np.array(row["data"]["returns"])
+        known = known[np.argsort(known[:, 0])]
+        front.plot(*known.T, color="black", lw=1, drawstyle="steps-pre", label="front of the data")
+        for number_, (name, cell) in enumerate(row["methods"].items()):
+            returns = np.array(cell["seeds"][0]["returns"])
+            total = np.maximum(returns.sum(1), 1e-9)
+            front.scatter(*returns.T, s=6, color=f"C{number_}", label=name)
+            heeded.scatter(np.linspace(0, 1, len(returns)), returns[:, 0] / total, s=4, color=f"C{number_}")
+        heeded.plot([0, 1], [0, 1], color="black", lw=0.6, ls=":")
+        front.set(xlabel="return for running", ylabel="return for jumping")
+        heeded.set(xlabel="preference for running asked for", ylabel="share of running in the return")
+        for axes in (front, heeded):
+            axes.grid(alpha=0.3)
+        figure.legend(*front.get_legend_handles_labels(), loc="outside right center", fontsize=8)
+        figure.suptitle(f"MO-Hopper, {quality} data")
+        figure.savefig(folder / f"mo-hopper-{quality}.png", dpi=120)
