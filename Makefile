@@ -10,7 +10,7 @@ demo: .venv/installed
 	$(BIN)/qdfm reproduce multigoal --quick --out runs/demo
 
 test: .venv/installed-all lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed-all
 	$(BIN)/ruff check .

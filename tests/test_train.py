@@ -52,7 +52,7 @@ def rows(folder) -> list[dict]:
 
 def test_a_killed_run_resumes_and_ends_bit_identical(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    assert run_in_process(whole, resume=False).wait() == 0
+    train(CONFIG, small_data(), seeds=(0, 1), out=whole, progress=False, options=OFTEN)
     expected = rows(whole)
     assert len(expected) == 2 * 18  # two seeds, three phases of six chunks
     kills = 0

@@ -78,8 +78,8 @@ def known(agent: qdfm.Agent, obs: np.ndarray, mask: np.ndarray | None = None) ->
     return agent.action_probabilities(obs, mask=mask)
 
 
-NAMES = [pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in ALGORITHMS]
-CASES = [pytest.param(name, kind, marks=pytest.mark.xdist_group(name)) for name in ALGORITHMS for kind in kinds(name)]
+NAMES = list(ALGORITHMS)
+CASES = [(name, kind) for name in ALGORITHMS for kind in kinds(name)]
 EXACT_NAMES, EXACT_CASES = (
     [case for case in cases if not ALGORITHMS[str(case.values[0])].preferences_only] for cases in (NAMES, CASES)
 )

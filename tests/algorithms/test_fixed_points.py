@@ -81,7 +81,7 @@ def expectile(q: np.ndarray, tau: float) -> np.ndarray:
 def conservative(y: np.ndarray, alpha: float) -> np.ndarray:
     """The minimiser of ½ E_μ (Q − y)² + α (log Σ exp Q − E_μ Q) in each state, by Newton's method."""
     q = y.copy()
-    for _ in range(100):
+    for _ in range(20):
         p = normal(np.exp(q - q.max(1, keepdims=True)))
         slope = MU * (q - y) + alpha * (p - MU)
         curve = np.einsum("sa,ab->sab", MU + alpha * p, np.eye(ACTIONS)) - alpha * p[:, :, None] * p[:, None, :]
@@ -89,6 +89,7 @@ def conservative(y: np.ndarray, alpha: float) -> np.ndarray:
     return q
 
 
+@cache
 def cql(alpha: float) -> np.ndarray:
     q = np.zeros_like(REWARD)
     for _ in range(400):
@@ -139,15 +140,15 @@ def guided(beta: float) -> np.ndarray:
 STEPS = 5_000
 OPTIMISED = {"xla_backend_optimization_level": 1}  # thousands of steps are worth more than the tests' cheapest code
 CRITIC: dict[str, Any] = {
-    "hidden": (64,), "gamma": GAMMA, "critic_learning_rate": 2e-3, "target_rate": 0.02, "learning_rate": 2e-3,
-    "ema": 0.998, "critics": 1, "pessimism": "mean",
+    "hidden": (32,), "batch_size": 128, "gamma": GAMMA, "critic_learning_rate": 2e-3, "target_rate": 0.02,
+    "learning_rate": 2e-3, "ema": 0.998, "critics": 1, "pessimism": "mean",
 }  # fmt: skip
 GUIDED: dict[str, Any] = {
     **CRITIC, "beta": 2.0, "beta_scale": "none", "support_share": 0.0, "critic_steps": STEPS
 }  # fmt: skip
 # The settings, and (Q, law) at the fixed point; Q is None where there is none, or the state does not show it.
 CASES: dict[str, tuple[dict[str, Any], Callable[[], tuple[np.ndarray | None, np.ndarray]]]] = {
-    "bc": ({"hidden": (64,), "clone_steps": STEPS, "ema": 0.998}, lambda: (None, MU)),
+    "bc": ({"hidden": (32,), "batch_size": 128, "clone_steps": STEPS, "ema": 0.998}, lambda: (None, MU)),
     "qdfm": (
         {**GUIDED, "warmup_steps": 3_000, "improve_steps": 3_000},
         lambda: (guided(2.0), tilted(guided(2.0), 2.0)),

@@ -178,13 +178,13 @@ def test_a_softmax_policy_of_a_team_is_local():
     assert jnp.array_equal(log_p[:, (0, 2)], changed[:, (0, 2)]) and not jnp.array_equal(log_p[:, 1], changed[:, 1])
 
 
-def team_data(rows: int = 4000, seed: int = 0) -> qdfm.Dataset:
+def team_data(copies: int = 100, seed: int = 0) -> qdfm.Dataset:
     """Two agents, one step: paid where both do what a hidden bit says, which they see through some noise and the
-    global state tells. Action 2 is illegal for the second agent; else all actions are equally frequent."""
+    global state tells. Action 2 is illegal for the second agent; else all actions are equally frequent, exactly."""
     rng = np.random.default_rng(seed)
-    hidden = rng.integers(2, size=rows)
+    hidden, *action = np.tile(np.indices((2, 3, 2)).reshape(3, -1), copies)
+    rows, action = len(hidden), np.stack(action, 1)
     observation = np.stack([hidden, hidden], 1)[..., None] + 0.01 * rng.standard_normal((rows, 2, 1))
-    action = np.stack([rng.integers(3, size=rows), rng.integers(2, size=rows)], 1)
     mask = np.ones((rows, 2, 3), bool)
     mask[:, 1, 2] = False
     state = np.eye(2)[hidden]
@@ -202,7 +202,7 @@ def data() -> qdfm.Dataset:
 
 BETA = 2.0
 GUIDED = {
-    "hidden": (32, 32), "batch_size": 256, "warmup_steps": 500, "critic_steps": 500, "improve_steps": 700,
+    "hidden": (32, 32), "batch_size": 256, "warmup_steps": 500, "critic_steps": 500, "improve_steps": 1_000,
     "critics": 1, "pessimism": "mean", "critic_learning_rate": 5e-3, "target_rate": 0.05,
     "layer_norm": False, "learning_rate": 3e-3,
     "beta": BETA, "beta_scale": "none", "caution": 0.0, "support_share": 0.0, "samples": 64,

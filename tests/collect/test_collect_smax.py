@@ -73,22 +73,24 @@ def test_fewer_are_the_first_of_more_and_the_seed_decides(data):
 
 
 def test_actors_take_turns():
-    """One always stands still, the other goes east while it lives."""
-    shapes = ((75 + 3, 4), (4,), (4, 4), (4,), (4, 8))
-    still, east = (100.0 * np.eye(8, dtype=np.float32)[choice] for choice in (STOP, 1))
-    actors = (*(np.zeros((2, *shape), np.float32) for shape in shapes), np.stack([still, east]))
+    """Each always makes the same move while it lives. As many and as large as those of `data`: compiled already."""
+    known, moves = policy_of("smax-3m-medium-replay").actors, np.array([STOP, 1, 0, 3, 2, 1])
+    actors = (*(np.zeros_like(layer) for layer in known[:-1]), 100 * np.eye(8, dtype=np.float32)[moves])
     data = battles(Smax("3m"), actors, episodes=7, transitions=None)
     assert data.episode[-1] == 6
     alive = health(data.state)[:, :3] > 0
-    expected = np.where((data.episode % 2 == 1)[:, None] & alive, 1, STOP)
+    expected = np.where(alive, moves[data.episode % 6][:, None], STOP)
     np.testing.assert_array_equal(data.action, expected)
 
 
 @pytest.mark.parametrize("name", MAPS)
 def test_shipped_actors_win_as_often_as_they_say(name):
-    """EACH battles of expert, medium and poor in turn; within four deviations of both countings."""
+    """EACH battles of expert, medium and poor in turn; within four deviations of both countings.
+
+    Each is there twice, which makes as many actors as `data` has: one program serves both.
+    """
     known = [policy_of(f"smax-{name}-{quality}") for quality in ("expert", "medium", "poor")]
-    actors = tuple(np.concatenate(layer) for layer in zip(*(policy.actors for policy in known)))
+    actors = tuple(np.concatenate(layer * 2) for layer in zip(*(policy.actors for policy in known)))
     data = battles(Smax(name), actors, episodes=3 * EACH, transitions=None, seed=2, normalise=False)
     won, returns = collect.won_battles(data).reshape(EACH, 3), data.returns().reshape(EACH, 3)
     for i, policy in enumerate(known):

@@ -22,13 +22,13 @@ from qdfm.experiments.report import PLAYED, provenance, write_report
 from qdfm.experiments.smax_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
 from qdfm.train import fingerprint, train
 
-STEPS = 20_000  # gradient steps of every method
+STEPS = 10_000  # gradient steps of every method
 EPISODES, QUICK_EPISODES, QUICK_SHARE = 400, 50, 0.01  # battles per seed and way to play; of a quick run, and its steps
 CLONED = round(0.2 * STEPS)  # of CFCQL, to know its behaviour
 TARGET_RATE = 0.02  # of all critics: so few steps would not do with slower targets
 FLOW = QDFM(
     warmup_steps=round(0.3 * STEPS), critic_steps=round(0.4 * STEPS), improve_steps=round(0.3 * STEPS),
-    mixing="qmix", target_rate=TARGET_RATE,
+    mixing="qmix", target_rate=TARGET_RATE, share_target=0.15,
 )  # fmt: skip
 
 
