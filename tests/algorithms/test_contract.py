@@ -80,9 +80,8 @@ def known(agent: qdfm.Agent, obs: np.ndarray, mask: np.ndarray | None = None) ->
 
 NAMES = list(ALGORITHMS)
 CASES = [(name, kind) for name in ALGORITHMS for kind in kinds(name)]
-EXACT_NAMES, EXACT_CASES = (
-    [case for case in cases if not ALGORITHMS[str(case.values[0])].preferences_only] for cases in (NAMES, CASES)
-)
+EXACT_NAMES = [name for name in NAMES if not ALGORITHMS[name].preferences_only]
+EXACT_CASES = [(name, kind) for name, kind in CASES if name in EXACT_NAMES]
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
