@@ -12,7 +12,7 @@ from qdfm.algorithms.moduli import MODULI, Parts, along, nearest
 from qdfm.algorithms.moduli_data import conditions, last_rows, windows
 from qdfm.plannernets import Planner, guided
 
-SMALL = {"batch_size": 32, "hidden": (32,), "width": 16, "heads": 2, "depth": 1, "horizon": 4}
+SMALL = {"batch_size": 32, "hidden": (32,), "width": 16, "heads": 2, "depth": 1, "horizon": 4, "ema": 0.99}
 SPEED, STEPS = 0.5, 3
 
 

@@ -8,10 +8,10 @@ is reached by sliding: the plan is made for the nearest ω₀ that it has, and e
 S(x_t, t, ω₀, g)(ω − ω₀), where S, the slider, was taught how the frozen planner's predictions change with ω.
 Deviations, from the authors' code where the paper leaves it open: S has one output per objective, so that ω may move in
 any direction, and learns differences between a row's ω and one moved towards another row's, which stays within the data
-(theirs: two objectives, ω ± δ). Near preferences share cells of a grid, of side .02 by default (theirs: within .001, of
-50,000 episodes). The return is that of the window's first row (theirs: a discounted mean over the window); where near
-returns are all the same it is 1. Windows reach past the end of an episode, where nothing is learned (theirs end with
-it). Adam without weight decay. Bins are learned from their centres; for other actions the inverse dynamics is a
+(theirs: two objectives, ω ± δ). Near preferences share cells of a grid, of side .005 by default (theirs: within .001,
+of 50,000 episodes). The return is that of the window's first row (theirs: a discounted mean over the window); where
+near returns are all the same it is 1. Windows reach past the end of an episode, where nothing is learned (theirs end
+with it). Adam without weight decay. Bins are learned from their centres; for other actions the inverse dynamics is a
 classifier, whose best legal choice is taken. Greedy plans start at the mean of the noise, others at `temperature` times
 the noise, as theirs do. `MODULI.paper()` has the authors' sizes; `MODULI()` is small enough for a CPU and has no
 penalty for ending a task.
@@ -49,11 +49,11 @@ class MODULI(Config):
 
     batch_size: int = 64
     """Windows, or transitions, per gradient step."""
-    learning_rate: float = 5e-4
-    """Adam's step size for planner and slider."""
+    ema: float = 0.999
+    """Decay of the averaged weights, which act (the authors: .995)."""
     inverse_learning_rate: float = 5e-4
     """Adam's step size for the inverse dynamics."""
-    plan_steps: int = 20_000
+    plan_steps: int = 30_000
     """Gradient steps of the planner."""
     inverse_steps: int = 20_000
     """Gradient steps of the inverse dynamics, whose hidden layers are `hidden`."""
@@ -77,7 +77,7 @@ class MODULI(Config):
     """Scale of the noise that plans start from."""
     next_weight: float = 10.0
     """Weight of the plan's second state in the loss, which the action depends on; the others have 1."""
-    neighbourhood: float = 0.02
+    neighbourhood: float = 0.005
     """Preferences within this distance are near."""
     terminal_penalty: float = 0.0
     """What ending the task costs, of every objective's return."""
@@ -90,9 +90,9 @@ class MODULI(Config):
     def paper(cls, **changes: Any) -> Self:
         """The authors' sizes and steps, for MO-Hopper."""
         printed: dict[str, Any] = {
-            "learning_rate": 2e-4, "plan_steps": 200_000, "inverse_steps": 500_000, "slide_steps": 200_000,
-            "horizon": 32, "width": 384, "depth": 4, "heads": 6, "hidden": (1024, 1024), "neighbourhood": 1e-3,
-            "terminal_penalty": 100.0,
+            "learning_rate": 2e-4, "ema": 0.995, "hidden": (1024, 1024), "plan_steps": 200_000,
+            "inverse_steps": 500_000, "slide_steps": 200_000, "horizon": 32, "width": 384, "depth": 4, "heads": 6,
+            "neighbourhood": 1e-3, "terminal_penalty": 100.0,
         }  # fmt: skip
         return cls(**{**printed, **changes})
 
