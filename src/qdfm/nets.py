@@ -15,6 +15,8 @@ from qdfm.data.spec import Spec
 
 HE = math.sqrt(6.0)  # He's uniform initialisation, for layers that a ReLU follows
 
+FREQUENCIES = 6  # of the waves of a logged preference, each twice the one before
+
 
 def quantities(x: jax.Array) -> jax.Array:
     """Numbers as they are; bytes become 0..1."""
@@ -41,7 +43,22 @@ def feature_size(spec: Spec) -> int:
 
 def preference_size(spec: Spec) -> int:
     """A preference is an input of the networks only where there is a choice of objectives."""
-    return spec.objectives if spec.objectives > 1 else 0
+    each = 1 + 2 * FREQUENCIES if spec.preference_range else 1
+    return each * spec.objectives if spec.objectives > 1 else 0
+
+
+def preference_features(spec: Spec, preference: jax.Array) -> jax.Array:
+    """Preferences `[..., objectives]` as the networks see them, `[..., preference_size]`.
+
+    Logged ones come with their sines and cosines: behaviours under near preferences may be other policies altogether,
+    and a network is slow to learn what changes within a small part of its input's range.
+    """
+    if not spec.preference_range:
+        return preference
+    inside = spec.normalise_preference(preference)
+    angles = jnp.pi * inside[..., None] * 2.0 ** jnp.arange(FREQUENCIES)  # [..., objectives, FREQUENCIES]
+    waves = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1)
+    return jnp.concatenate([inside, waves.reshape(*preference.shape[:-1], -1)], -1)
 
 
 def context(spec: Spec, observation: jax.Array, preference: jax.Array | None) -> jax.Array:
@@ -49,7 +66,7 @@ def context(spec: Spec, observation: jax.Array, preference: jax.Array | None) ->
     x = features(spec, observation)
     if preference is None or preference_size(spec) == 0:
         return x
-    return jnp.concatenate([x, spec.normalise_preference(preference).astype(x.dtype)], -1)
+    return jnp.concatenate([x, preference_features(spec, preference).astype(x.dtype)], -1)
 
 
 def agent_size(spec: Spec) -> int:

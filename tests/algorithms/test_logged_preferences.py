@@ -5,7 +5,10 @@ import pytest
 
 import qdfm
 from qdfm.algorithms import BC, QDFM
+from qdfm.data.actions import Discrete
+from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
+from qdfm.nets import FREQUENCIES, preference_features, preference_size
 
 # One state; who preferred the first objective chose 0 nine times of ten, who preferred the second chose 1 as often.
 RATHER_FIRST, RATHER_SECOND = (0.6, 0.4), (0.3, 0.7)
@@ -42,6 +45,17 @@ def test_other_preferences_are_taken_for_the_nearest(cloned, tmp_path):
     cloned.save(tmp_path / "agent.safetensors")
     again = qdfm.load(tmp_path / "agent.safetensors")
     np.testing.assert_array_equal(again.action_probabilities([0.0], preference=(1.0, 0.0)), p)
+
+
+def test_features_of_logged_preferences_by_hand():
+    spec = Spec((1,), Discrete(2), objectives=2, preference_range=((0.2, 0.6), (0.4, 0.8)))
+    (seen,) = np.asarray(preference_features(spec, np.array([[0.5, 0.5]], np.float32)))
+    assert len(seen) == preference_size(spec) == 2 * (1 + 2 * FREQUENCIES)
+    np.testing.assert_allclose(seen[:2], [0.5, -0.5], atol=1e-6)
+    angles = np.pi * 0.5 * np.array([1, 2, 4, 8, 16, 32])
+    first = np.concatenate([np.sin(angles), np.cos(angles)])
+    np.testing.assert_allclose(seen[2:14], first, atol=1e-4)
+    np.testing.assert_allclose(seen[14:], np.concatenate([-np.sin(angles), np.cos(angles)]), atol=1e-4)
 
 
 def test_guidance_follows_the_logged_preference():

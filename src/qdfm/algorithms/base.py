@@ -164,6 +164,31 @@ def check_choice(config: Config, field: str, known: tuple[str, ...]) -> None:
         raise unknown(f"{config.name} {field}", str(getattr(config, field)), known)
 
 
+def disturbed(spec: Spec, observation: jax.Array, scale: float, key: jax.Array) -> jax.Array:
+    """Observations `[B, ...]` as the networks see them, with normal noise of so many standard deviations.
+
+    A policy that imitates a narrow behaviour meets states just off its path as soon as it errs; learned like this, it
+    answers them as it does those on the path. Numbers of categories stay as they are.
+    """
+    if scale == 0:
+        return observation
+    noise = scale * jax.random.normal(key, observation.shape)
+    if spec.categories:
+        noise = jnp.where(jnp.asarray(spec.categories).reshape(spec.observation_shape) > 0, 0, noise)
+    return observation + noise
+
+
+def check_noise(config: Config, spec: Spec, scale: float) -> None:
+    """Refuse noise that observations cannot take."""
+    if scale < 0:
+        raise QDFMError(f"{config.name}: observation_noise is {scale}; it must be at least 0.")
+    if scale > 0 and np.dtype(spec.observation_dtype).kind != "f":
+        raise QDFMError(
+            f"{config.name}: observation_noise needs observations of real numbers, not of {spec.observation_dtype}; "
+            "leave it at 0."
+        )
+
+
 def legal_choices(spec: Spec, mask: jax.Array | None, rows: int) -> jax.Array:
     """Legal choices `[rows, D, K]`: the mask where there is one, and never a padded choice."""
     legal = jnp.asarray(spec.legal)[None]

@@ -1,13 +1,13 @@
 """BC: behaviour cloning, a softmax per token fitted by maximum likelihood (Pomerleau, 1991). No deviations."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import jax
 
-from qdfm.algorithms.base import Algorithm, Config, Metrics, Phase, draw_batch
+from qdfm.algorithms.base import Algorithm, Config, Metrics, Phase, check_noise, disturbed, draw_batch
 from qdfm.algorithms.learner import Learner
 from qdfm.algorithms.softmax import imitate, init_softmax, log_softmax_of, tokenwise
 from qdfm.data.dataset import Dataset
@@ -20,29 +20,39 @@ class BC(Config):
 
     clone_steps: int = 20_000
     """Gradient steps."""
+    observation_noise: float = 0.0
+    """Standard deviations by which observations are disturbed in training, for behaviours that keep to narrow paths."""
 
     name = "bc"
     about = "behaviour cloning: a softmax per token"
 
+    def resolve(self, spec: Spec) -> Self:
+        """Check the values."""
+        check_noise(self, spec, self.observation_noise)
+        return super().resolve(spec)
+
     def build(self, spec: Spec) -> Algorithm:
         """The algorithm for one spec."""
         config = self.resolve(spec)
+        clone = clone_phase(config, spec, config.clone_steps, lambda s: s, lambda s, new: new, config.observation_noise)
         return tokenwise(
             spec,
             init=partial(init_softmax, config, spec),
-            phases=(clone_phase(config, spec, config.clone_steps, lambda s: s, lambda s, new: new),),
+            phases=(clone,),
             policy=lambda state: state.average,
             log_law=partial(log_softmax_of, spec),
         )
 
 
 def clone_phase(
-    config: Config, spec: Spec, steps: int, get: Callable[[Any], Learner], put: Callable[[Any, Learner], Any]
-) -> Phase:
+    config: Config, spec: Spec, steps: int, get: Callable[[Any], Learner], put: Callable[[Any, Learner], Any],
+    noise: float = 0.0,
+) -> Phase:  # fmt: skip
     """Maximum likelihood of the logged actions, for the network that `get` finds in the state."""
 
     def update(state: Any, dataset: Dataset, cache: None, key: jax.Array) -> tuple[Any, Metrics]:
         batch, preference = draw_batch(config, spec, dataset, key)
+        batch = replace(batch, observation=disturbed(spec, batch.observation, noise, jax.random.fold_in(key, 1)))
         new, loss, norm = imitate(config, spec, get(state), batch, preference)
         return put(state, new), {"loss": loss, "grad_norm": norm}
 

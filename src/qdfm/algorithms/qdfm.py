@@ -10,7 +10,7 @@ without sampling bias), and the collapsed objective.
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from qdfm.algorithms.base import Algorithm, check_choice
+from qdfm.algorithms.base import Algorithm, check_choice, check_noise
 from qdfm.algorithms.guidedcritic import GuidedConfig
 from qdfm.algorithms.qdfm_phases import Phases
 from qdfm.data.spec import Spec
@@ -29,6 +29,9 @@ class QDFM(GuidedConfig):
     """Gradient steps of phase 1."""
     improve_steps: int = 20_000
     """Gradient steps of phase 3."""
+    observation_noise: float = 0.0
+    """Standard deviations by which the flow's observations are disturbed in training, for behaviours that keep to
+    narrow paths."""
     rates: str = "posterior"
     """posterior, softplus (paper), energy or diffuse."""
     loss: str = "cross_entropy"
@@ -96,6 +99,7 @@ class QDFM(GuidedConfig):
 
     def resolve(self, spec: Spec) -> Self:
         """Fill in what depends on the number of tokens and choices, and check what does not go together."""
+        check_noise(self, spec, self.observation_noise)
         single = spec.tokens == 1
         small = single and spec.num_choices <= ENUMERATED_MAX
         team = spec.agents > 1

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from qdfm.algorithms import learner
-from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_preference, legal_choices
+from qdfm.algorithms.base import Algorithm, Metrics, Phase, disturbed, draw_preference, legal_choices
 from qdfm.algorithms.bc import clone_phase
 from qdfm.algorithms.critic import init_critic
 from qdfm.algorithms.energy import contrast, init_energy
@@ -201,7 +201,8 @@ class Phases:
     ) -> tuple[State, Metrics]:  # fmt: skip
         """One gradient step of the flow towards weighted endpoints, the rows weighted too where they are."""
         config = self.config
-        x = context(self.spec, batch.observation, preference)
+        noise = jax.random.fold_in(key, 1)
+        x = context(self.spec, disturbed(self.spec, batch.observation, config.observation_noise, noise), preference)
 
         def loss(net: RateNet) -> jax.Array:
             each = self.objective(self.policy.scores(net, x), a0, endpoints, legal, key)

@@ -140,9 +140,7 @@ class Spec:
         return inside / inside.sum(-1, keepdims=True)
 
     def normalise_preference(self, preference: Any) -> Any:
-        """Preferences as the networks see them: those that were logged between −1 and 1, where these are followed."""
-        if not self.preference_range:
-            return preference
+        """Preferences of which those that were logged lie between −1 and 1."""
         low, high = np.asarray(self.preference_range, np.float32).T
         return (2 * preference - high - low) / np.maximum(high - low, 1e-6)
 
