@@ -31,19 +31,28 @@ from qdfm.train import fingerprint, train
 
 QUALITIES = ("expert", "amateur")
 PREFERENCES, QUICK_PREFERENCES, QUICK_SHARE, QUICK_TRANSITIONS = 501, 11, 0.002, 20_000
-SEEDS, BINS, STEPS = 3, 41, 60_000
+SEEDS, BINS, STEPS = 3, 41, 120_000
 TIMED = Scale(calls=200, batch=PREFERENCES)
-NETWORKS: dict[str, Any] = {"hidden": (512, 512), "batch_size": 1024, "ema": 0.9995, "preferences": "logged"}
+NETWORKS: dict[str, Any] = {"batch_size": 1024, "ema": 0.9995, "preferences": "logged"}
+WIDE: dict[str, Any] = {"hidden": (1024, 1024), "observation_noise": 0.05, **NETWORKS}  # of what imitates
 FLOW = QDFM(
-    **schedule(STEPS, (0.5, 0.4, 0.1)), samples=16, target_rate=0.02, support_share=0.1, critic_hidden=(256, 256),
-    **NETWORKS,
+    **schedule(STEPS, (0.6, 0.3, 0.1)), samples=16, target_rate=0.02, support_share=0.1, state_share=0.5,
+    critic_hidden=(256, 256), **WIDE,
 )  # fmt: skip
 METHODS: dict[str, Config] = {
     "QDFM": FLOW,
     "QDFM, unguided": unguided(FLOW),
     "QDFM, drawn preferences": replace(FLOW, preferences="drawn"),
-    "MODULI": MODULI(),
-    "BC(P)": BC(clone_steps=STEPS, **NETWORKS),
+    "MODULI": MODULI(
+        plan_steps=80_000,
+        inverse_steps=40_000,
+        slide_steps=20_000,
+        batch_size=256,
+        width=128,
+        depth=3,
+        hidden=(512, 512),
+    ),
+    "BC(P)": BC(clone_steps=STEPS, **WIDE),
     "CQL(P)": CQL(train_steps=STEPS, target_rate=0.02, **NETWORKS),
 }
 QUICK_NAMES = {"quality": ("expert",), "method": ("QDFM", "BC(P)")}
