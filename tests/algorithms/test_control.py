@@ -193,6 +193,37 @@ def test_several_objectives_leave_the_weights_to_the_batch():
         assert (cached.known is not None) == known
 
 
+def test_averaged_actions_are_means_of_the_law(data, finish):
+    """Beside the mean of the exact law; greedy ones draw no lots, others do."""
+    one = finish(TINY)[0]
+    many = qdfm.Agent(replace(one.config, averaged=400), one.spec, one.policy)
+    seen = np.asarray(data.observation[:5])
+    law = one.action_probabilities(seen)  # [5, 3, 3]
+    values = np.array(BINS.values)
+    exact = np.stack([law.sum(2) @ values[0], law.sum(1) @ values[1]], 1)
+    greedy = many.act(seen, greedy=True)
+    np.testing.assert_allclose(greedy, exact, atol=0.15)  # 1 / sqrt(400) of a deviation of at most 1, three times
+    np.testing.assert_allclose(many.act(seen, seed=3), exact, atol=0.15)
+    np.testing.assert_array_equal(greedy, many.act(seen, greedy=True))
+    assert (many.act(seen, seed=3) != many.act(seen, seed=4)).any()
+    with pytest.raises(qdfm.QDFMError, match="has no exact action probabilities"):
+        many.action_probabilities(seen)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"averaged": 0}, "averaged must be at least 1"),
+        ({"averaged": 2, "candidates": 2}, "exclude each other"),
+    ],
+)
+def test_averages_that_cannot_be_are_refused(data, changes, sentence):
+    with pytest.raises(qdfm.QDFMError, match=sentence):
+        replace(TINY, **changes).resolve(data.spec)
+    with pytest.raises(qdfm.QDFMError, match="need actions that were made bins of"):
+        qdfm.QDFM(averaged=2).resolve(Spec((2,), Discrete(3)))
+
+
 def test_the_best_of_n_is_the_draw_with_the_largest_cautious_value(data, finish):
     agent = finish(replace(TINY, candidates=6))[0]
     flow, start, critic = agent.policy

@@ -22,7 +22,7 @@ SPEC = Spec((3,), Bins(((-1.0, 0.0, 1.0),) * 2))
 
 
 def test_rules_differ_in_the_last_phase_or_in_acting_only():
-    later = {"share_target", "caution", "beta", "beta_scale", "improve_steps", "candidates", "endpoints"}
+    later = {"share_target", "caution", "beta", "beta_scale", "improve_steps", "candidates", "endpoints", "state_share"}
     base = TOKENS_QDFM.described()
     for config in RULES.values():
         assert {field for field, value in config.described().items() if value != base[field]} <= later

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from qdfm.algorithms import BC, MODULI, QDFM
-from qdfm.data.actions import MultiDiscrete
+from qdfm.data.actions import Bins
 from qdfm.data.spec import Spec
 from qdfm.experiments import EXPERIMENTS, mo_hopper
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.mo_hopper import METHODS, STEPS, run, source
 from qdfm.experiments.mo_hopper_report import headlines, tabulate
 
-ROBOT = Spec((11,), MultiDiscrete((41,) * 3), objectives=2, preference_range=((0.3, 0.6), (0.4, 0.7)))
+ROBOT = Spec((11,), Bins(((-1.0, 0.0, 1.0),) * 3), objectives=2, preference_range=((0.3, 0.6), (0.4, 0.7)))
 
 
 def test_methods_without_a_planner_have_equally_many_steps():

@@ -23,6 +23,7 @@ from qdfm.algorithms.guidedcritic import (
 )
 from qdfm.algorithms.qdfm_rows import Cached, Rows, State
 from qdfm.algorithms.softmax import init_softmax, log_softmax_of
+from qdfm.data.actions import Bins
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.flow import losses
@@ -80,8 +81,9 @@ class Phases:
                 s.critic.learner.average if config.candidates > 1 else None,
             ),
             act=self.act,
-            noise=self.policy.noise * config.candidates,
-            probs=self.probs if config.candidates == 1 else None,
+            noise=self.policy.noise * config.candidates * config.averaged,
+            probs=self.probs if config.candidates == config.averaged == 1 else None,
+            actions=self.average if config.averaged > 1 else None,
         )
 
     def init(self, key: jax.Array) -> State:
@@ -252,13 +254,26 @@ class Phases:
         mu = None if behaviour is None else jnp.exp(log_softmax_of(self.spec, behaviour, observation, preference, mask))
         if greedy:
             return self.policy.greedy(net, x, legal, None if mu is None else mu[:, 0]), carry
-        uniforms = noise.reshape(len(x), self.config.candidates, -1)
+        uniforms = noise[:, : self.config.candidates * self.policy.noise].reshape(len(x), self.config.candidates, -1)
         a0 = None if mu is None else inverse_cdf(uniforms[:, :, 0], mu[:, 0])[..., None]
         drawn = self.policy.sample(net, x, legal, uniforms, a0)  # [B, candidates, D]
         if critic is None:
             return drawn[:, 0], carry
         q = guiding_values(self.config, self.spec, critic, observation, preference, drawn_support(drawn))
         return jnp.take_along_axis(drawn, jnp.argmax(q, -1)[..., None], 1)[:, 0], carry
+
+    def average(
+        self, policy: Any, noise: jax.Array, observation: jax.Array, preference: jax.Array, mask: jax.Array | None,
+        carry: Any, greedy: bool = False,
+    ) -> tuple[jax.Array, Any]:  # fmt: skip
+        """The mean action `[B, D]` of several draws; when greedy, of draws by the same lots at every decision."""
+        assert isinstance(self.spec.actions, Bins)
+        if greedy:
+            noise = jnp.broadcast_to(jax.random.uniform(jax.random.key(0), noise.shape[1:]), noise.shape)
+        x, legal = context(self.spec, observation, preference), legal_choices(self.spec, mask, len(observation))
+        drawn = self.policy.sample(policy[0], x, legal, noise.reshape(len(x), self.config.averaged, -1))
+        means = [jnp.mean(jnp.array(v)[drawn[..., d]], -1) for d, v in enumerate(self.spec.actions.values)]
+        return jnp.stack(means, -1), carry
 
     def probs(
         self, policy: Any, observation: jax.Array, preference: jax.Array, mask: jax.Array | None
