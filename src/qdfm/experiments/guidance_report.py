@@ -14,14 +14,15 @@ Results = dict[str, dict[str, Any]]
 
 NOTES = (
     f"{SOURCE}\n\n"
-    "Every rule weighs 16 draws of the warm-up flow by exp(β·g), and the flow learns these weights. g is the mean of the "
-    "critics' advantages over the behaviour less two standard deviations of these advantages; values: the critics' mean "
-    "value instead. share-x: one β for the whole data set, at which the mean effective sample share of the weights is x; "
-    "state-y: a smaller β in the states whose own share would fall below y. 100-per-mean: β = 100 divided by the data's "
-    "mean |Q|. logged: the last phase weighs the logged actions, not the flow's draws. best-of-16: of 16 draws of the "
-    "guided (or unguided) flow the one with the largest g, a way to sample that does not change a greedy decision. Shown "
-    "are normalised scores, mean ± sample deviation over seeds, and in brackets the difference from the unguided flow of "
-    "the same seed ± its standard error; bold where it is below zero by more than that error."
+    "Every rule weighs 16 draws of the warm-up flow by exp(β·g), and the flow learns these weights. g is the mean of "
+    "the critics' advantages over the behaviour less two standard deviations of these advantages; values: the "
+    "critics' mean value instead. share-x: one β for the whole data set, at which the mean effective sample share of "
+    "the weights is x; state-y: a smaller β in the states whose own share would fall below y. 100-per-mean: β = 100 "
+    "divided by the data's mean |Q|. logged: the last phase weighs the logged actions, not the flow's draws. best- "
+    "of-16: of 16 draws of the guided (or unguided) flow the one with the largest g, a way to sample that does not "
+    "change a greedy decision. Shown are normalised scores, mean ± sample deviation over seeds, and in brackets the "
+    "difference from the unguided flow of the same seed ± its standard error; bold where it is below zero by more "
+    "than that error."
 )
 FINDINGS = ""  # of the full run
 
