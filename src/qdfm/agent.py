@@ -88,9 +88,9 @@ class Agent:
     ) -> np.ndarray:
         """Actions for one observation or a batch, in the form the data had them.
 
-        `mask` marks the legal choices, `greedy` takes the most likely action. An integer `seed` reproduces the draw;
-        without one the agent's own generator moves on. With a generator per row, a row's draw is its own, whatever
-        rows are beside it.
+        `mask` marks the legal choices, `greedy` takes the most likely action, or whatever a method does without
+        drawing (a mean, a plan without noise). An integer `seed` reproduces the draw; without one the agent's own
+        generator moves on. With a generator per row, a row's draw is its own, whatever rows are beside it.
         """
         x, one = self._observation(observation)
         rows = len(x)

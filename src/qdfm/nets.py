@@ -15,7 +15,7 @@ from qdfm.data.spec import Spec
 
 HE = math.sqrt(6.0)  # He's uniform initialisation, for layers that a ReLU follows
 
-FREQUENCIES = 6  # of the waves of a logged preference, each twice the one before
+PREFERENCE_WAVES = 6  # of a logged preference, each twice as fast as the one before
 
 
 def quantities(x: jax.Array) -> jax.Array:
@@ -43,7 +43,7 @@ def feature_size(spec: Spec) -> int:
 
 def preference_size(spec: Spec) -> int:
     """A preference is an input of the networks only where there is a choice of objectives."""
-    each = 1 + 2 * FREQUENCIES if spec.preference_range else 1
+    each = 1 + 2 * PREFERENCE_WAVES if spec.preference_range else 1
     return each * spec.objectives if spec.objectives > 1 else 0
 
 
@@ -56,13 +56,13 @@ def preference_features(spec: Spec, preference: jax.Array) -> jax.Array:
     if not spec.preference_range:
         return preference
     inside = spec.normalise_preference(preference)
-    angles = jnp.pi * inside[..., None] * 2.0 ** jnp.arange(FREQUENCIES)  # [..., objectives, FREQUENCIES]
+    angles = jnp.pi * inside[..., None] * 2.0 ** jnp.arange(PREFERENCE_WAVES)  # [..., objectives, waves]
     waves = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1)
     return jnp.concatenate([inside, waves.reshape(*preference.shape[:-1], -1)], -1)
 
 
 def context(spec: Spec, observation: jax.Array, preference: jax.Array | None) -> jax.Array:
-    """What a policy or a critic is conditioned on: `[..., features + objectives]`."""
+    """What a policy or a critic is conditioned on: `[..., feature_size + preference_size]`."""
     x = features(spec, observation)
     if preference is None or preference_size(spec) == 0:
         return x

@@ -208,6 +208,9 @@ def test_averaged_actions_are_means_of_the_law(data, finish):
     assert (many.act(seen, seed=3) != many.act(seen, seed=4)).any()
     with pytest.raises(qdfm.QDFMError, match="has no exact action probabilities"):
         many.action_probabilities(seen)
+    mask = np.tile([True, False, True], (5, 2, 1))  # the mean of the outer two would be the one in the middle
+    for acts in (many.act(seen, mask=mask, greedy=True), many.act(seen, mask=mask, seed=0)):
+        assert np.isin(acts, [v[i] for v in BINS.values for i in (0, 2)]).all()
 
 
 @pytest.mark.parametrize(
@@ -222,6 +225,8 @@ def test_averages_that_cannot_be_are_refused(data, changes, sentence):
         replace(TINY, **changes).resolve(data.spec)
     with pytest.raises(qdfm.QDFMError, match="need actions that were made bins of"):
         qdfm.QDFM(averaged=2).resolve(Spec((2,), Discrete(3)))
+    with pytest.raises(qdfm.QDFMError, match="averaged actions start from the source"):
+        qdfm.QDFM.paper(averaged=2).resolve(Spec((2,), qdfm.Bins(((-1.0, 0.0, 1.0),))))
 
 
 def test_the_best_of_n_is_the_draw_with_the_largest_cautious_value(data, finish):

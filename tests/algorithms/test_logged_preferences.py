@@ -8,7 +8,7 @@ from qdfm.algorithms import BC, QDFM
 from qdfm.data.actions import Discrete
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
-from qdfm.nets import FREQUENCIES, preference_features, preference_size
+from qdfm.nets import PREFERENCE_WAVES, preference_features, preference_size
 
 # One state; who preferred the first objective chose 0 nine times of ten, who preferred the second chose 1 as often.
 RATHER_FIRST, RATHER_SECOND = (0.6, 0.4), (0.3, 0.7)
@@ -47,10 +47,45 @@ def test_other_preferences_are_taken_for_the_nearest(cloned, tmp_path):
     np.testing.assert_array_equal(again.action_probabilities([0.0], preference=(1.0, 0.0)), p)
 
 
+def test_the_nearest_of_three_objectives_beside_a_search():
+    rng = np.random.default_rng(0)
+    drawn = rng.dirichlet((2, 2, 2), 50)
+    low, high = drawn.min(0), drawn.max(0)
+    spec = Spec((1,), Discrete(2), objectives=3, preference_range=tuple(zip(low.tolist(), high.tolist(), strict=True)))
+    grid = np.array([(i, j, 400 - i - j) for i in range(401) for j in range(401 - i)]) / 400
+    inside = grid[((grid >= low) & (grid <= high)).all(1)]
+    asked = np.concatenate([np.eye(3), rng.dirichlet((1, 1, 1), 20)])
+    found = spec.nearest_preference(asked)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found.sum(1), 1, atol=1e-6)
+    assert (found >= low - 1e-6).all() and (found <= high + 1e-6).all()
+    best = np.sqrt(((asked[:, None] - inside) ** 2).sum(-1).min(1))
+    assert (np.linalg.norm(asked - found, axis=1) <= best + 1e-6).all()  # no point of the grid is nearer
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"preference": (0.5, 0.5)}, "give one of the two"),
+        ({"corners": 0.5}, "corners are of drawn preferences"),
+        ({"preferences": "drawn", "corners": 0.5, "preference": (0.5, 0.5)}, "corners are of drawn preferences"),
+    ],
+)
+def test_ways_to_prefer_that_exclude_each_other(changes, sentence):
+    with pytest.raises(QDFMError, match=sentence):
+        BC(**{"preferences": "logged", "clone_steps": 1, **changes}).fit(logged(), progress=False)
+
+
+def test_data_adapted_to_logged_preferences_is_not_for_drawn_ones():
+    adapted = BC(preferences="logged").adapt(logged())
+    with pytest.raises(QDFMError, match="adapted to logged preferences"):
+        BC(clone_steps=1).fit(adapted, progress=False)
+
+
 def test_features_of_logged_preferences_by_hand():
     spec = Spec((1,), Discrete(2), objectives=2, preference_range=((0.2, 0.6), (0.4, 0.8)))
     (seen,) = np.asarray(preference_features(spec, np.array([[0.5, 0.5]], np.float32)))
-    assert len(seen) == preference_size(spec) == 2 * (1 + 2 * FREQUENCIES)
+    assert len(seen) == preference_size(spec) == 2 * (1 + 2 * PREFERENCE_WAVES)
     np.testing.assert_allclose(seen[:2], [0.5, -0.5], atol=1e-6)
     angles = np.pi * 0.5 * np.array([1, 2, 4, 8, 16, 32])
     first = np.concatenate([np.sin(angles), np.cos(angles)])

@@ -122,7 +122,9 @@ def test_preferences_far_from_the_data_are_slid_to():
 def test_sequences_begin_at_the_observed_state(heading):
     data, agent = heading
     parts, plain = Parts(agent.config, data.spec), data.normalised()
-    adapted = agent.config.adapt(data).normalised()
+    adapted = agent.config.adapt(data)
+    assert agent.config.adapt(adapted) is adapted  # once is enough
+    adapted = adapted.normalised()
     states, weight, told, x, _ = jax.jit(parts.noisy)(adapted, last_rows(data.episode), jax.random.key(0))
     np.testing.assert_array_equal(x[:, 0], states[:, 0])
     assert np.abs(x[:, 1:] - states[:, 1:]).min(2).max() > 0.1
@@ -183,7 +185,7 @@ def test_actions_are_quantities_and_tokens_the_nearest_of_them(heading):
         ({"dropout": 1.0}, "dropout is 1"),
         ({"guidance": -1.0}, "guidance is -1"),
         ({"neighbourhood": 0.0}, "neighbourhood is 0"),
-        ({"preference": (0.5, 0.5)}, "leave preference and corners"),
+        ({"preference": (0.5, 0.5)}, "leave preference, preferences and corners"),
     ],
 )
 def test_a_config_that_makes_no_sense_is_refused(changes, says):

@@ -1,4 +1,4 @@
-"""Disturbed observations: their law, what they leave alone, and where they are refused."""
+"""What exact imitation takes: disturbed observations (their law, what they spare, refusals) and falling step sizes."""
 
 from dataclasses import replace
 
@@ -47,3 +47,26 @@ def test_noise_that_observations_cannot_take_is_refused():
         qdfm.QDFM(observation_noise=-0.1).resolve(PLAIN)
     with pytest.raises(QDFMError, match="bc: observation_noise needs observations of real numbers, not of int32"):
         qdfm.BC(observation_noise=0.1).resolve(Spec((3,), Discrete(2), observation_dtype="int32"))
+
+
+def test_step_sizes_fall_in_each_phase_that_trains_the_policy():
+    flow = qdfm.QDFM(warmup_steps=100, improve_steps=50, learning_rate=0.2, decay=True).flow_rate()
+    assert [float(flow(at)) for at in (0, 50, 100, 125, 150)] == pytest.approx([0.2, 0.1, 0.2, 0.1, 0])
+    clone = qdfm.BC(clone_steps=100, learning_rate=0.2, decay=True).policy_rate()
+    assert [float(clone(at)) for at in (0, 75, 100)] == pytest.approx([0.2, 0.05, 0])
+    assert (qdfm.BC().policy_rate(), qdfm.QDFM().flow_rate()) == (1e-3, 1e-3)
+
+
+@pytest.mark.parametrize(
+    "config", [qdfm.BC(clone_steps=300), qdfm.QDFM(warmup_steps=300, critic_steps=0, improve_steps=0)]
+)
+def test_a_falling_step_size_ends_nearer_to_the_frequencies(config):
+    """One state, where the second action was taken three times of ten: small batches disagree on that."""
+    seen, action = np.zeros((400, 1), np.float32), np.arange(400) % 10 < 3
+    data = qdfm.Dataset.from_arrays(seen, action, np.zeros(400), seen, np.ones(400, bool), num_actions=2)
+    off = []
+    for decay in (False, True):
+        few = replace(config, decay=decay, batch_size=8, hidden=(8,), learning_rate=0.05, ema=0.0)
+        agents = qdfm.train(few, data, range(16), progress=False)
+        off.append(np.sqrt(np.mean([(a.action_probabilities([0.0])[1] - 0.3) ** 2 for a in agents])))
+    assert 2 * off[1] < off[0]

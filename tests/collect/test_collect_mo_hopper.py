@@ -115,8 +115,10 @@ def test_whole_trajectories_without_a_number(monkeypatch):
 
 
 def test_load_dataset_and_the_file(amateur, tmp_path, monkeypatch):
-    monkeypatch.setattr(mo_hopper, "collect_mo_hopper", lambda *args, **options: amateur)
+    asked = []
+    monkeypatch.setattr(mo_hopper, "collect_mo_hopper", lambda *args, **_: asked.append(args) or amateur)
     data = qdfm.load_dataset("mo-hopper-amateur", transitions=1300, seed=3)
+    assert asked[0][:3] == ("mo-hopper-amateur", 1300, 3)
     assert data.spec.choices == (DEFAULT_BINS,) * 3
     assert (data.spec.objectives, data.spec.observation_shape) == (2, (11,))
     make_mo_hopper("mo-hopper-amateur", tmp_path / "a.npz", 1300, 3)

@@ -28,7 +28,8 @@ def test_rules_differ_in_the_last_phase_or_in_acting_only():
         assert {field for field, value in config.described().items() if value != base[field]} <= later
     assert RULES["share-.35-state-.5"] == TOKENS_QDFM == METHODS["tokens"]["QDFM"]
     resolved = TOKENS_QDFM.resolve(SPEC)
-    assert (resolved.caution, resolved.share_target, resolved.beta_scale) == (2, 0.6, "share")  # what its name says
+    assert (resolved.caution, resolved.beta_scale) == (2, "share")
+    assert (resolved.share_target, resolved.state_share) == (0.35, 0.5)  # what its name says
 
 
 def made_up(seeds: int = 2) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 Because everything is pure, `qdfm.train` can scan thousands of updates in one compiled call, vmap whole runs over
 seeds, and stop and resume anywhere. Randomness of acting comes in as uniforms, `noise` of them per decision, so that a
-host generator can drive a single decision and a JAX key a whole rollout through the same function.
+host generator can drive a single decision and a JAX key a whole rollout through the same function. No key is used
+twice: `fold_in(key, i)` is `split(key, n)[i]`, so a key is either split or folded, never both with the same numbers.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from qdfm.algorithms.learner import Rate
 from qdfm.data.checks import check_preference
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
@@ -117,11 +119,23 @@ class Config:
             raise QDFMError(
                 f'{self.name}: preferences="logged" needs config.adapt(data), of data with a preference for every row.'
             )
+        if self.preferences == "drawn" and spec.preference_range:
+            raise QDFMError(
+                f'{self.name}: this data was adapted to logged preferences; give preferences="logged", or fresh data.'
+            )
+        if self.corners > 0 and (self.preferences == "logged" or self.preference is not None):
+            raise QDFMError(f"{self.name}: corners are of drawn preferences; leave corners at 0.")
+        if self.preferences == "logged" and self.preference is not None:
+            raise QDFMError(f'{self.name}: preference is one, preferences="logged" are many; give one of the two.')
         if not 0 <= self.corners <= 1:
             raise QDFMError(f"{self.name}: corners is {self.corners}; it must lie between 0 and 1.")
         if self.preference is not None and check_preference(self.preference, spec.objectives).ndim != 1:
             raise QDFMError(f"{self.name}: preference has several rows; give one preference, or none for all.")
         return self
+
+    def policy_rate(self) -> Rate:
+        """The step size of a policy."""
+        return self.learning_rate
 
     def adapt(self, dataset: Dataset) -> Dataset:
         """The data as this method needs it, which is what it is trained on."""

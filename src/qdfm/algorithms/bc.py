@@ -8,7 +8,7 @@ from typing import Any, Self
 import jax
 
 from qdfm.algorithms.base import Algorithm, Config, Metrics, Phase, check_noise, disturbed, draw_batch
-from qdfm.algorithms.learner import Learner
+from qdfm.algorithms.learner import Learner, Rate, falling
 from qdfm.algorithms.softmax import imitate, init_softmax, log_softmax_of, tokenwise
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
@@ -20,8 +20,11 @@ class BC(Config):
 
     clone_steps: int = 20_000
     """Gradient steps."""
+    decay: bool = False
+    """Whether the step size falls linearly to 0: what is imitated to the last digit needs it."""
     observation_noise: float = 0.0
-    """Standard deviations by which observations are disturbed in training, for behaviours that keep to narrow paths."""
+    """Standard deviations by which (normalised) observations are disturbed in training, for behaviours that keep to
+    narrow paths."""
 
     name = "bc"
     about = "behaviour cloning: a softmax per token"
@@ -30,6 +33,10 @@ class BC(Config):
         """Check the values."""
         check_noise(self, spec, self.observation_noise)
         return super().resolve(spec)
+
+    def policy_rate(self) -> Rate:
+        """Constant, or falling."""
+        return falling(self.learning_rate, self.clone_steps) if self.decay else self.learning_rate
 
     def build(self, spec: Spec) -> Algorithm:
         """The algorithm for one spec."""
@@ -51,8 +58,8 @@ def clone_phase(
     """Maximum likelihood of the logged actions, for the network that `get` finds in the state."""
 
     def update(state: Any, dataset: Dataset, cache: None, key: jax.Array) -> tuple[Any, Metrics]:
-        batch, preference = draw_batch(config, spec, dataset, key)
-        batch = replace(batch, observation=disturbed(spec, batch.observation, noise, jax.random.fold_in(key, 1)))
+        batch, preference = draw_batch(config, spec, dataset, key)  # by the parts 0 and 1 of the key
+        batch = replace(batch, observation=disturbed(spec, batch.observation, noise, jax.random.fold_in(key, 2)))
         new, loss, norm = imitate(config, spec, get(state), batch, preference)
         return put(state, new), {"loss": loss, "grad_norm": norm}
 

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Self
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jax.scipy.special import logsumexp
 
 from qdfm.algorithms import guidance
@@ -30,7 +29,7 @@ from qdfm.algorithms.critic import (
     read,
     regress,
 )
-from qdfm.algorithms.learner import Learner, Rate
+from qdfm.algorithms.learner import Learner, Rate, falling
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
@@ -130,9 +129,8 @@ class GuidedConfig(CriticConfig):
 
     def critic_rate(self) -> Rate:
         """Constant, or falling."""
-        if not self.critic_decay:
-            return self.critic_learning_rate
-        return optax.linear_schedule(self.critic_learning_rate, 0.0, max(1, self.critic_steps))
+        rate = self.critic_learning_rate
+        return falling(rate, self.critic_steps) if self.critic_decay else rate
 
     def adapt(self, dataset: Dataset) -> Dataset:
         """A nonlinear utility sees accumulated returns; elsewhere rewards may be scaled, all objectives alike."""

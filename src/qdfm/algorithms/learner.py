@@ -4,6 +4,7 @@ The average serves as the acting weights of a policy and as the target network o
 """
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import equinox as eqx
@@ -12,6 +13,11 @@ import jax.numpy as jnp
 import optax
 
 Rate = float | Callable[[Any], Any]  # a step size, or one for every count of steps
+
+
+def falling(rate: float, *steps: int) -> Rate:
+    """A step size that falls linearly to 0 within so many steps, and once more within each further number of them."""
+    return optax.join_schedules([optax.linear_schedule(rate, 0, max(1, n)) for n in steps], [*accumulate(steps[:-1])])
 
 
 class Learner(eqx.Module):

@@ -111,13 +111,18 @@ class MODULI(Config):
             if getattr(self, field) < 0:
                 raise QDFMError(f"moduli: {field} is {getattr(self, field)}; it must be at least 0.")
         if self.preference is not None or self.corners > 0 or self.preferences != "drawn":
-            raise QDFMError("moduli learns the data's own preferences; leave preference and corners as they are.")
+            raise QDFMError(
+                "moduli learns the data's own preferences; leave preference, preferences and corners as they are."
+            )
         return super().resolve(spec)
 
     def adapt(self, dataset: Dataset) -> Dataset:
         """The same rows, whose preference is followed by the return relative to those of near preferences."""
         self.resolve(dataset.spec)
         dataset = super().adapt(dataset)
+        assert dataset.preference is not None
+        if dataset.preference.shape[1] == 2 * dataset.spec.objectives:  # it has been done
+            return dataset
         return replace(dataset, preference=conditions(dataset, self.neighbourhood, self.terminal_penalty))
 
     def build(self, spec: Spec) -> Algorithm:

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from qdfm.algorithms.base import Algorithm, check_choice, check_noise
 from qdfm.algorithms.guidedcritic import GuidedConfig
+from qdfm.algorithms.learner import Rate, falling
 from qdfm.algorithms.qdfm_phases import Phases
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
@@ -29,9 +30,12 @@ class QDFM(GuidedConfig):
     """Gradient steps of phase 1."""
     improve_steps: int = 20_000
     """Gradient steps of phase 3."""
+    decay: bool = False
+    """Whether the flow's step size falls linearly to 0 in phase 1, and again in phase 3: what is imitated to the last
+    digit needs it."""
     observation_noise: float = 0.0
-    """Standard deviations by which the flow's observations are disturbed in training, for behaviours that keep to
-    narrow paths."""
+    """Standard deviations by which the flow's (normalised) observations are disturbed in training, for behaviours that
+    keep to narrow paths."""
     rates: str = "posterior"
     """posterior, softplus (paper), energy or diffuse."""
     loss: str = "cross_entropy"
@@ -166,6 +170,10 @@ class QDFM(GuidedConfig):
             ),
             (config.averaged > 1 and spec.levels is None, "averaged actions need actions that were made bins of"),
             (config.averaged > 1 and config.candidates > 1, "averaged actions and candidates exclude each other"),
+            (
+                config.averaged > 1 and config.act_start == "behaviour",
+                'averaged actions start from the source; leave act_start="source"',
+            ),
             ((config.steps or 0) < 1, f"steps is {config.steps}; it must be at least 1"),
             (config.alpha <= 0, f"alpha is {config.alpha}; it must be positive"),
             (
@@ -184,6 +192,11 @@ class QDFM(GuidedConfig):
     def state_size(self, spec: Spec) -> int:
         """All of the global state, unless the critic has a say when the team acts and sees no state."""
         return 0 if self.candidates > 1 else spec.state_size
+
+    def flow_rate(self) -> Rate:
+        """Constant, or falling in each phase that trains the flow."""
+        rate = self.learning_rate
+        return falling(rate, self.warmup_steps, self.improve_steps) if self.decay else rate
 
     def build(self, spec: Spec) -> Algorithm:
         """The algorithm for one spec."""

@@ -88,12 +88,12 @@ class Phases:
 
     def init(self, key: jax.Array) -> State:
         config, spec = self.config, self.spec
-        k1, k2, k3 = jax.random.split(key, 3)
-        energy = init_energy(config, spec, jax.random.fold_in(k3, 1)) if config.guidance == "energy" else None
+        k1, k2, k3, k4 = jax.random.split(key, 4)
+        energy = init_energy(config, spec, k4) if config.guidance == "energy" else None
         net = self.policy.network(config.hidden, bool(config.layer_norm), k1)
         network = config.behaviour == "network"
         return State(
-            flow=learner.start(net, config.learning_rate),
+            flow=learner.start(net, config.flow_rate()),
             behaviour=init_softmax(config, spec, k2) if network else jax.tree.map(jnp.copy, net),
             critic=CriticState(init_critic(config, spec, k3, decomposed=False), first_beta(config)),
             energy=energy,
@@ -203,23 +203,26 @@ class Phases:
     ) -> tuple[State, Metrics]:  # fmt: skip
         """One gradient step of the flow towards weighted endpoints, the rows weighted too where they are."""
         config = self.config
-        noise = jax.random.fold_in(key, 1)
+        *lots, noise = jax.random.split(key, 4)
         x = context(self.spec, disturbed(self.spec, batch.observation, config.observation_noise, noise), preference)
 
         def loss(net: RateNet) -> jax.Array:
-            each = self.objective(self.policy.scores(net, x), a0, endpoints, legal, key)
+            each = self.objective(self.policy.scores(net, x), a0, endpoints, legal, *lots)
             return jnp.mean(each if row_weight is None else row_weight * each)
 
         value, gradient = jax.value_and_grad(loss)(state.flow.net)
-        flow, norm = learner.descend(state.flow, gradient, config.learning_rate, config.ema)
+        flow, norm = learner.descend(state.flow, gradient, config.flow_rate(), config.ema)
         return replace(state, flow=flow), {"loss": value, "grad_norm": norm}
 
     def objective(
-        self, scores: losses.Scores, a0: jax.Array, endpoints: Endpoints, legal: jax.Array, key: jax.Array
-    ) -> jax.Array:
-        """The loss of each row `[B]`: the literal sum, or what has the same gradient in expectation."""
+        self, scores: losses.Scores, a0: jax.Array, endpoints: Endpoints, legal: jax.Array, times: jax.Array,
+        path: jax.Array, pick: jax.Array,
+    ) -> jax.Array:  # fmt: skip
+        """The loss of each row `[B]`: the literal sum, or what has the same gradient in expectation.
+
+        `times`, `path` and `pick` are the keys of the times, of where the paths are by then, and of the endpoints.
+        """
         rows, choices = len(a0), self.spec.num_choices
-        times, path, pick = jax.random.split(key, 3)
         actions, weights = endpoints
         if self.config.objective == "literal":
             if actions is None:  # draws from an enumerated law need no weights
@@ -266,8 +269,14 @@ class Phases:
         self, policy: Any, noise: jax.Array, observation: jax.Array, preference: jax.Array, mask: jax.Array | None,
         carry: Any, greedy: bool = False,
     ) -> tuple[jax.Array, Any]:  # fmt: skip
-        """The mean action `[B, D]` of several draws; when greedy, of draws by the same lots at every decision."""
+        """The mean action `[B, D]` of several draws; when greedy, of draws by the same lots at every decision.
+
+        The mean of legal actions need not be legal: with a mask, the actions that the tokens of `act` stand for.
+        """
         assert isinstance(self.spec.actions, Bins)
+        if mask is not None:
+            tokens, carry = self.act(policy, noise, observation, preference, mask, carry, greedy)
+            return jnp.stack([jnp.array(v)[tokens[:, d]] for d, v in enumerate(self.spec.actions.values)], -1), carry
         if greedy:
             noise = jnp.broadcast_to(jax.random.uniform(jax.random.key(0), noise.shape[1:]), noise.shape)
         x, legal = context(self.spec, observation, preference), legal_choices(self.spec, mask, len(observation))

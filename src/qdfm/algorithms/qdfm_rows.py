@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from qdfm.algorithms.qdfm import QDFM
 
 CACHE_ROWS = 4096  # rows whose support is drawn, or whose law is found, at a time
-LAW_BYTES = 2**30  # up to which the laws of one token are kept for all rows
+LAW_BYTES = 2**30  # up to which the laws of one token are kept for all rows, for each seed
 
 
 class State(eqx.Module):

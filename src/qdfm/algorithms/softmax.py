@@ -29,7 +29,7 @@ def init_softmax(config: Config, spec: Spec, key: jax.Array) -> Learner:
     inputs, outputs = feature_size(spec) + preference_size(spec), spec.tokens * spec.num_choices
     if spec.agents > 1:
         inputs, outputs = agent_size(spec), spec.num_choices
-    return learner.start(MLP(inputs, config.hidden, outputs, False, key), config.learning_rate)
+    return learner.start(MLP(inputs, config.hidden, outputs, False, key), config.policy_rate())
 
 
 def log_softmax_of(
@@ -64,7 +64,7 @@ def imitate(
         return -jnp.mean(fit if weights is None else weights * fit)
 
     value, gradient = jax.value_and_grad(loss)(policy.net)
-    new, norm = learner.descend(policy, gradient, config.learning_rate, config.ema)
+    new, norm = learner.descend(policy, gradient, config.policy_rate(), config.ema)
     return new, value, norm
 
 

@@ -16,7 +16,7 @@ class EvaluateArguments(PlayArguments):
     episodes: int = 200
     """How many episodes."""
     greedy: bool = False
-    """Take the most likely action instead of drawing one."""
+    """Take the most likely action, or the mean or plan of a method that acts so, instead of drawing one."""
     preference: tuple[float, ...] | None = None
     """Weights of the objectives, summing to 1."""
     workers: int = 1

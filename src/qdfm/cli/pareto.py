@@ -19,7 +19,7 @@ class ParetoArguments(PlayArguments):
     episodes: int = 1
     """Episodes per preference; a point is their mean."""
     sampled: bool = False
-    """Draw actions instead of taking the most likely one."""
+    """Draw actions instead of acting greedily."""
     reference: tuple[float, ...] | None = None
     """Where the hypervolume is measured from (default: the worst of the sweep minus 10 % of its range)."""
     out: Path | None = None

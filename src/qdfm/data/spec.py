@@ -12,6 +12,8 @@ import numpy as np
 from qdfm.data import actions
 from qdfm.data.actions import ActionSpace
 
+HALVINGS = 50  # to find a shift of a preference to the last digit
+
 
 @dataclass(frozen=True)
 class Normalisation:
@@ -132,12 +134,20 @@ class Spec:
         return reward / np.asarray(scale, np.float32) if scale else reward
 
     def nearest_preference(self, preference: np.ndarray) -> np.ndarray:
-        """Preferences `[..., objectives]` moved into the range of those that were logged, where these are followed."""
+        """Preferences `[..., objectives]` moved into the range of those that were logged, where these are followed.
+
+        The nearest one that sums to 1 is clip(ω + τ), whose sum increases with τ: halving finds it.
+        """
         if not self.preference_range:
             return preference
-        low, high = np.asarray(self.preference_range, np.float32).T
-        inside = np.clip(preference, low, high)
-        return inside / inside.sum(-1, keepdims=True)
+        low, high = np.asarray(self.preference_range, np.float64).T
+        wanted = np.asarray(preference, np.float64)
+        below, above = np.full((*wanted.shape[:-1], 1), -1.0), np.full((*wanted.shape[:-1], 1), 1.0)
+        for _ in range(HALVINGS):
+            middle = (below + above) / 2
+            little = np.clip(wanted + middle, low, high).sum(-1, keepdims=True) < 1
+            below, above = np.where(little, middle, below), np.where(little, above, middle)
+        return np.clip(wanted + above, low, high).astype(np.float32)
 
     def normalise_preference(self, preference: Any) -> Any:
         """Preferences of which those that were logged lie between −1 and 1."""

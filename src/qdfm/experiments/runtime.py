@@ -222,15 +222,22 @@ def phase_rates(config: Config, dataset: Dataset, seeds: int, scale: Scale) -> d
 
 
 def act_times(configs: dict[str, Config], data: Dataset, scale: Scale) -> dict[str, dict[str, float]]:
-    """Milliseconds of one action and of a batch, medians; the methods are called in turn and meet the same machine."""
+    """Milliseconds of one action and of a batch, medians; the methods are called in turn and meet the same machine.
+
+    The networks are not trained, which changes no time, but the phases are prepared: MODULI then knows the preferences
+    of the data, and slides to others only.
+    """
     one, many = data.observation[0], data.observation[: scale.batch]
     even = np.full(data.spec.objectives, 1 / data.spec.objectives)
     agents: dict[str, Agent] = {}
     for name, config in configs.items():
-        spec = config.adapt(data).spec
-        config = config.resolve(spec)
-        algorithm = config.build(spec)
-        agents[name] = Agent(config, spec, algorithm.policy(algorithm.init(jax.random.key(0))))
+        adapted, key = config.adapt(data), jax.random.key(0)
+        config, rows = config.resolve(adapted.spec), adapted.normalised()
+        algorithm = config.build(adapted.spec)
+        state = algorithm.init(key)
+        for phase in algorithm.phases:
+            state = phase.prepare(state, rows, key) if phase.prepare else state
+        agents[name] = Agent(config, adapted.spec, algorithm.policy(state))
     out: dict[str, dict[str, float]] = {name: {} for name in agents}
     for what, observation, calls in (("one", one, scale.calls), ("batch", many, scale.calls // 10)):
         times: dict[str, list[float]] = {name: [] for name in agents}
