@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 import qdfm
-from qdfm.algorithms import qdfm_rows
 from qdfm.algorithms.flowpolicy import FlowPolicy
-from qdfm.algorithms.guidedcritic import turns
 from qdfm.algorithms.softmax import init_softmax, log_softmax_of
 from qdfm.data.actions import MultiDiscrete
 from qdfm.data.spec import Spec
@@ -243,44 +241,6 @@ def test_decentralised_agents_reach_the_marginals_of_the_optimum(data):
     np.testing.assert_allclose(law, np.einsum("bi,bj->bij", best.sum(2), best.sum(1)), atol=0.06)
 
 
-def in_turn(beta: float) -> np.ndarray:
-    """The product `[2, 3, 2]` of the agents' laws by the hidden bit, tilted beside what the other did, averaged."""
-    own, other = np.zeros((2, 3)), np.zeros((2, 2))
-    for bit in range(2):
-        for j in range(2):
-            weight = np.exp(beta * (np.arange(3) == bit) * (j == bit))
-            own[bit] += weight / weight.sum() / 2
-        for i in range(3):
-            weight = np.exp(beta * (np.arange(2) == bit) * (i == bit))
-            other[bit] += weight / weight.sum() / 3
-    return np.einsum("bi,bj->bij", own, other)
-
-
-@pytest.mark.parametrize(("mixing", "kept"), [("none", 0), ("qmix", 2**30)])
-def test_agents_in_turn_reach_their_tilts_beside_logged_actions(data, mixing, kept, monkeypatch):
-    """Where weights are kept by row and where they are not."""
-    monkeypatch.setattr(qdfm_rows, "LAW_BYTES", kept)
-    agent = qdfm.QDFM(**GUIDED, endpoints="enumerated", mixing=mixing).fit(data, progress=False)
-    seen = np.array([[[0.0], [0.0]], [[1.0], [1.0]]], np.float32)
-    mask = np.ones((2, 2, 3), bool)
-    mask[:, 1, 2] = False
-    law = np.asarray(agent.action_probabilities(seen, mask=mask))
-    assert law[:, :, 2].max() == 0
-    np.testing.assert_allclose(law[:, :, :2], in_turn(BETA), atol=0.06)
-
-
-@pytest.mark.parametrize("mixed", [False, True])
-def test_every_choice_in_turn_is_valued_beside_the_others(mixed):
-    critic = Critic(SPEC, (8,), 2, True, False, False, jax.random.key(0), mixed, STATE)
-    x, taken = contexts(5, STATE), jax.random.randint(jax.random.key(3), (5, G), 0, K)
-    support = turns(jnp.zeros((5, G, K)), taken)
-    values = np.asarray(critic.values(x, support.actions)).reshape(2, 5, G, K)
-    for agent, choice in product(range(G), range(K)):
-        joint = taken.at[:, agent].set(choice)
-        alone = critic.values(x, joint[:, None])[:, :, 0, 0, 0]
-        np.testing.assert_allclose(values[:, :, agent, choice], alone, atol=1e-5)
-
-
 def test_refusals():
     single = Spec((3,), MultiDiscrete((2, 2)))
     for config, words in (
@@ -289,10 +249,6 @@ def test_refusals():
     ):
         with pytest.raises(qdfm.QDFMError, match=words):
             config.resolve(single)
-    with pytest.raises(qdfm.QDFMError, match="need posterior rates"):
-        qdfm.QDFM(endpoints="enumerated", rates="softplus", loss="l2").resolve(SPEC)
-    with pytest.raises(qdfm.QDFMError, match="a single token or decentralised execution"):
-        qdfm.QDFM(endpoints="enumerated", execution="centralised").resolve(SPEC)
     for config in (qdfm.QDFM(rates="energy"), qdfm.QDFM(candidates=4)):
         with pytest.raises(qdfm.QDFMError, match='execution="centralised"'):
             config.resolve(SPEC)

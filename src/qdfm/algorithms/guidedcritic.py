@@ -164,7 +164,7 @@ def chebyshev(spec: Spec, returns: jax.Array, preference: jax.Array) -> jax.Arra
 
 
 class Support(NamedTuple):
-    """Candidates at a batch of states: log-weights `[B, T, M]` and actions `[B, T·M, D]` (None: all K choices)."""
+    """Candidates at a batch of states: log-weights `[B, T, M]` and actions `[B, M, D]` (None: all K choices)."""
 
     log_mu: jax.Array
     actions: jax.Array | None = None
@@ -259,11 +259,9 @@ def guiding_values(
     is that of the advantages. On data of a narrow behaviour it is as large as they are, and guidance stays quiet.
     """
     if not config.caution:
-        q = preferred_values(config, spec, net, observation, preference, support.actions)
-        return q.reshape(support.log_mu.shape)
+        return preferred_values(config, spec, net, observation, preference, support.actions)
     values = net.values(critic_context(config, spec, observation, preference), support.actions)
-    worth = config.worth(spec, values, preference, observation)
-    worth = worth.reshape(len(worth), *support.log_mu.shape)  # [E, B, T, M]
+    worth = config.worth(spec, values, preference, observation)  # [E, B, T, M]
     # A contraction, because XLA's CPU compiler (jaxlib 0.10) gets the same sum of broadcast products wrong.
     advantage = worth - jnp.einsum("btm,ebtm->ebt", jnp.exp(support.log_mu), worth)[..., None]
     return jnp.mean(advantage, 0) - config.caution * jnp.std(advantage, 0)
@@ -297,14 +295,6 @@ def support_of(config: GuidedConfig, key: jax.Array, log_mu: jax.Array, samples:
         return Support(log_mu)
     uniforms = jax.random.uniform(key, (*log_mu.shape[:2], samples))
     return drawn_support(jnp.moveaxis(inverse_cdf(uniforms, jnp.exp(log_mu)), 1, 2))
-
-
-def turns(log_mu: jax.Array, actions: jax.Array) -> Support:
-    """Every choice of each agent `[B, G, K]` in turn, while the others do as given `[B, G]`."""
-    rows, agents, choices = log_mu.shape
-    own = jnp.eye(agents, dtype=bool)[:, None]  # [G, 1, G]
-    each = jnp.where(own, jnp.arange(choices)[:, None], actions[:, None, None])  # [B, G, K, G]
-    return Support(log_mu, each.reshape(rows, agents * choices, agents))
 
 
 def drawn_support(actions: jax.Array) -> Support:

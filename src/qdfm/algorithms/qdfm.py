@@ -141,16 +141,7 @@ class QDFM(GuidedConfig):
                 config.loss == "cross_entropy" and not PARAMETERISATIONS[config.rates].posterior,
                 "cross_entropy needs posterior or energy rates",
             ),
-            (
-                config.endpoints == "enumerated" and not (single or config.execution == "decentralised"),
-                "enumerated endpoints need a single token or decentralised execution",
-            ),
-            (
-                config.endpoints == "enumerated"
-                and not single
-                and (config.guidance == "energy" or not PARAMETERISATIONS[config.rates].posterior),
-                'enumerated endpoints of a team need posterior rates and guidance="direct"',
-            ),
+            (config.endpoints == "enumerated" and not single, "enumerated endpoints need a single token"),
             (config.backup_samples == 0 and not single, "an exact backup needs a single token; set backup_samples"),
             (config.behaviour == "network" and not single, "a behaviour network needs a single token"),
             (

@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 
 
 class Endpoints(NamedTuple):
-    """Endpoints of a batch: the laws `[B, D, K]` of tokens that are enumerated, or drawn ones `[B, M, D]` with weights
-    `[B, M]`."""
+    """Endpoints of a batch: their law `[B, 1, K]` for one token, or drawn ones `[B, M, D]` with weights `[B, M]`."""
 
     actions: jax.Array | None
     weights: jax.Array
@@ -182,8 +181,7 @@ class Phases:
             endpoints, row_weight, share = self.towards_data(state, index, batch, preference, draws, cache)
         else:
             support, weights, share = self.rows.weighted(state, index, batch, preference, draws, cache, state.energy)
-            drawn = config.endpoints != "enumerated"
-            endpoints = Endpoints(support.actions, weights[:, 0]) if drawn else Endpoints(None, weights)
+            endpoints = Endpoints(support.actions, weights if support.actions is None else weights[:, 0])
         a0 = batch.action
         if config.improve_start == "source":
             a0 = self.policy.start(jax.random.uniform(start, a0.shape), legal)
@@ -228,8 +226,8 @@ class Phases:
         actions, weights = endpoints
         if self.config.objective == "literal":
             if actions is None:  # draws from an enumerated law need no weights
-                uniforms = jax.random.uniform(pick, (*weights.shape[:2], self.config.samples))
-                actions = jnp.moveaxis(inverse_cdf(uniforms, weights), 1, 2)  # [B, M, D]
+                uniforms = jax.random.uniform(pick, (rows, self.config.samples))
+                actions = inverse_cdf(uniforms, weights[:, 0])[..., None]
                 weights = jnp.full(actions.shape[:2], 1 / self.config.samples)
             t = draw_times(jax.random.uniform(times, weights.shape), self.steps)
             uniforms = jax.random.uniform(path, actions.shape)
@@ -240,11 +238,9 @@ class Phases:
                 return losses.collapsed_at_start(self.matching, scores, a0, law, legal)
             t = draw_times(jax.random.uniform(times, (rows,)), self.steps)
             return losses.collapsed(self.matching, scores, a0, law, t, jax.random.uniform(path, (rows,)), legal)
-        if actions is None:
-            a1 = inverse_cdf(jax.random.uniform(pick, (*a0.shape, 1)), weights)[..., 0]
-        else:
-            one = inverse_cdf(jax.random.uniform(pick, (rows, 1)), weights)  # [B, 1]
-            a1 = jnp.take_along_axis(actions, one[..., None], 1)[:, 0]
+        assert actions is not None  # several tokens have drawn endpoints only
+        one = inverse_cdf(jax.random.uniform(pick, (rows, 1)), weights)  # [B, 1]
+        a1 = jnp.take_along_axis(actions, one[..., None], 1)[:, 0]
         t = draw_times(jax.random.uniform(times, (rows,)), self.steps)
         return losses.conditional(self.matching, scores, a0, a1, t, jax.random.uniform(path, a1.shape), legal)
 

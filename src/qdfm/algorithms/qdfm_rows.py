@@ -22,7 +22,6 @@ from qdfm.algorithms.guidedcritic import (
     guiding_values,
     ratio_to_behaviour,
     support_of,
-    turns,
 )
 from qdfm.algorithms.learner import Learner
 from qdfm.algorithms.softmax import log_softmax_of
@@ -51,8 +50,8 @@ class State(eqx.Module):
 
 
 class Weights(NamedTuple):
-    """Of every row: the weights of its candidates `[n, T, M]`, with their effective share `[n]`; or the weight `[n, 1]`
-    of its logged action, whose share is that of the batch."""
+    """Of every row: the weights of its candidates `[n, M]`, with their effective share `[n]`; or the weight `[n, 1]` of
+    its logged action, whose share is that of the batch."""
 
     weights: jax.Array
     share: jax.Array | None
@@ -75,7 +74,7 @@ class Rows:
     def log_mu(
         self, state: State, observation: jax.Array, preference: jax.Array, mask: jax.Array | None
     ) -> jax.Array:  # fmt: skip
-        """log μ̂ `[B, D, K]` of one token, or of agents that do not see each other."""
+        """log μ̂ `[B, 1, K]` of one token."""
         if self.config.behaviour == "network":
             return log_softmax_of(self.spec, state.behaviour.average, observation, preference, mask)
         legal = legal_choices(self.spec, mask, len(observation))
@@ -93,9 +92,6 @@ class Rows:
         if self.single:
             log_mu = self.log_mu(state, batch.observation, preference, batch.mask)
             return support_of(config, key, log_mu, config.samples if config.endpoints == "behaviour" else 0)
-        if config.endpoints == "enumerated":
-            log_mu = self.log_mu(state, batch.observation, preference, batch.mask)
-            return turns(guidance.keep_supported(log_mu, config.support_share), batch.action)
         x = context(self.spec, batch.observation, preference)
         return drawn_support(self.draw(state.behaviour, state, x, batch, preference, key))
 
@@ -115,7 +111,7 @@ class Rows:
     def weigh(
         self, state: State, batch: Dataset, preference: jax.Array, support: Support, energy: Learner | None
     ) -> jax.Array:
-        """The weights `[B, T, M]` of the candidates by exp(βQ), or by an energy network."""
+        """The weights `[B, 1, M]` of the candidates by exp(βQ), or by an energy network."""
         if energy is None:
             critic = state.critic.learner.average
             seen = self.config.seen(batch)
@@ -139,11 +135,11 @@ class Rows:
         self, state: State, index: jax.Array, batch: Dataset, preference: jax.Array, key: jax.Array,
         cache: Cached | None, energy: Learner | None,
     ) -> tuple[Support, jax.Array, jax.Array]:  # fmt: skip
-        """Candidates at a batch, their weights `[B, T, M]` and the mean effective share of these."""
+        """Candidates at a batch, their weights `[B, 1, M]` and the mean effective share of these."""
         support = self.candidates(state, index, batch, preference, key, cache)
         if cache is not None and cache.known is not None:
             assert cache.known.share is not None
-            return support, cache.known.weights[index], jnp.mean(cache.known.share[index])
+            return support, cache.known.weights[index][:, None], jnp.mean(cache.known.share[index])
         weights = jax.lax.stop_gradient(self.weigh(state, batch, preference, support, energy))
         return support, weights, jnp.mean(guidance.share_of(support.log_mu, weights))
 
@@ -176,7 +172,7 @@ class Rows:
 
     def cache(self, state: State, dataset: Dataset, key: jax.Array) -> Cached | None:
         """The candidates at each row's observation, with the weights of phase 3."""
-        if self.single or self.config.endpoints == "enumerated":
+        if self.single:
             return self.cache_law(state, dataset, key)
         return self.cache_rows(state, dataset, key, state.energy)
 
@@ -199,7 +195,7 @@ class Rows:
         return Cached(actions, by_blocks(weigh, len(dataset), key))
 
     def cache_law(self, state: State, dataset: Dataset, key: jax.Array) -> Cached | None:
-        """All that phase 3 asks of critic and behaviour, of one token or of agents in turn."""
+        """All that phase 3 asks of critic and behaviour, of one token."""
         config = self.config
         if config.endpoints not in ("enumerated", "data") or not self.keeps_laws(dataset, config.improve_steps):
             return None
@@ -219,7 +215,7 @@ class Rows:
             at = (self.config.seen(batch), preference, support, batch.action)
             return Weights(ratio_to_behaviour(self.config, self.spec, state.critic, *at), None)
         weights = self.weigh(state, batch, preference, support, energy)
-        return Weights(weights, guidance.share_of(support.log_mu, weights))
+        return Weights(weights[:, 0], guidance.share_of(support.log_mu, weights))
 
     def cache_next(self, state: State, dataset: Dataset, key: jax.Array) -> jax.Array | None:
         """Support actions at each row's next observation, or the law μ̂ `[n, 1, K]` of one token there."""
@@ -244,7 +240,7 @@ class Rows:
 
     def keeps_laws(self, dataset: Dataset, steps: int) -> bool:
         """Whether laws by row can be kept, and are asked for more often than made."""
-        small = 4 * len(dataset) * self.spec.tokens * self.spec.num_choices <= LAW_BYTES
+        small = 4 * len(dataset) * self.spec.num_choices <= LAW_BYTES
         return self.known_preferences and small and steps * self.config.batch_size >= len(dataset)
 
     def draw_rows(
