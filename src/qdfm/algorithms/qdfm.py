@@ -84,9 +84,9 @@ class QDFM(GuidedConfig):
     """Actions to draw for a decision, of which the critic's best is taken (1: the flow's own draw; a greedy decision
     draws none). More than 1 in a team: centralised execution, and a critic without the global state."""
 
-    averaged: int = 1
-    """Draws whose mean is the action taken, where actions were made bins of: finer than the bins, for behaviours
-    without alternatives (1: one draw, or the most likely when greedy)."""
+    averaged: bool = False
+    """Whether the action taken is the mean of the policy's law, where actions were made bins of: finer than the bins,
+    one evaluation, nothing drawn; for behaviours without alternatives."""
 
     name = "qdfm"
     about = "Q-weighted discrete flow matching"
@@ -168,17 +168,17 @@ class QDFM(GuidedConfig):
                 config.execution == "decentralised" and config.candidates > 1,
                 'candidates are compared by all that the team sees, which needs execution="centralised"',
             ),
-            (config.averaged > 1 and spec.levels is None, "averaged actions need actions that were made bins of"),
-            (config.averaged > 1 and config.candidates > 1, "averaged actions and candidates exclude each other"),
+            (config.averaged and spec.levels is None, "averaged actions need actions that were made bins of"),
+            (config.averaged and config.candidates > 1, "averaged actions and candidates exclude each other"),
             (
-                config.averaged > 1 and config.act_start == "behaviour",
-                'averaged actions start from the source; leave act_start="source"',
+                config.averaged and (not PARAMETERISATIONS[config.rates].posterior or config.act_start == "behaviour"),
+                'averaged actions need posterior or energy rates and act_start="source"',
             ),
             ((config.steps or 0) < 1, f"steps is {config.steps}; it must be at least 1"),
             (config.alpha <= 0, f"alpha is {config.alpha}; it must be positive"),
             (
-                min(config.samples, config.renew_every, config.candidates, config.averaged) < 1,
-                "samples, renew_every, candidates and averaged must be at least 1",
+                min(config.samples, config.renew_every, config.candidates) < 1,
+                "samples, renew_every and candidates must be at least 1",
             ),
         ):
             if wrong:

@@ -81,9 +81,9 @@ class Phases:
                 s.critic.learner.average if config.candidates > 1 else None,
             ),
             act=self.act,
-            noise=self.policy.noise * config.candidates * config.averaged,
-            probs=self.probs if config.candidates == config.averaged == 1 else None,
-            actions=self.average if config.averaged > 1 else None,
+            noise=self.policy.noise * config.candidates,
+            probs=self.probs if config.candidates == 1 and not config.averaged else None,
+            actions=self.average if config.averaged else None,
         )
 
     def init(self, key: jax.Array) -> State:
@@ -257,7 +257,7 @@ class Phases:
         mu = None if behaviour is None else jnp.exp(log_softmax_of(self.spec, behaviour, observation, preference, mask))
         if greedy:
             return self.policy.greedy(net, x, legal, None if mu is None else mu[:, 0]), carry
-        uniforms = noise[:, : self.config.candidates * self.policy.noise].reshape(len(x), self.config.candidates, -1)
+        uniforms = noise.reshape(len(x), self.config.candidates, -1)
         a0 = None if mu is None else inverse_cdf(uniforms[:, :, 0], mu[:, 0])[..., None]
         drawn = self.policy.sample(net, x, legal, uniforms, a0)  # [B, candidates, D]
         if critic is None:
@@ -269,20 +269,18 @@ class Phases:
         self, policy: Any, noise: jax.Array, observation: jax.Array, preference: jax.Array, mask: jax.Array | None,
         carry: Any, greedy: bool = False,
     ) -> tuple[jax.Array, Any]:  # fmt: skip
-        """The mean action `[B, D]` of several draws; when greedy, of draws by the same lots at every decision.
+        """The mean `[B, D]` of the law: a mean needs each token's own law only, and these are known at the start.
 
         The mean of legal actions need not be legal: with a mask, the actions that the tokens of `act` stand for.
         """
         assert isinstance(self.spec.actions, Bins)
+        values = [jnp.array(v) for v in self.spec.actions.values]
         if mask is not None:
             tokens, carry = self.act(policy, noise, observation, preference, mask, carry, greedy)
-            return jnp.stack([jnp.array(v)[tokens[:, d]] for d, v in enumerate(self.spec.actions.values)], -1), carry
-        if greedy:
-            noise = jnp.broadcast_to(jax.random.uniform(jax.random.key(0), noise.shape[1:]), noise.shape)
-        x, legal = context(self.spec, observation, preference), legal_choices(self.spec, mask, len(observation))
-        drawn = self.policy.sample(policy[0], x, legal, noise.reshape(len(x), self.config.averaged, -1))
-        means = [jnp.mean(jnp.array(v)[drawn[..., d]], -1) for d, v in enumerate(self.spec.actions.values)]
-        return jnp.stack(means, -1), carry
+            return jnp.stack([v[tokens[:, d]] for d, v in enumerate(values)], -1), carry
+        legal = legal_choices(self.spec, None, len(observation))
+        law = jnp.exp(self.policy.first_law(policy[0], context(self.spec, observation, preference), legal))
+        return jnp.stack([law[:, d, : len(v)] @ v for d, v in enumerate(values)], -1), carry
 
     def probs(
         self, policy: Any, observation: jax.Array, preference: jax.Array, mask: jax.Array | None

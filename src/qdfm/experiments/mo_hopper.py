@@ -38,7 +38,7 @@ NETWORKS: dict[str, Any] = {"batch_size": 1024, "ema": 0.9995, "preferences": "l
 WIDE: dict[str, Any] = {"hidden": (1024, 1024), "observation_noise": 0.05, "decay": True, **NETWORKS}
 FLOW = QDFM(
     **schedule(STEPS, (0.6, 0.3, 0.1)), samples=16, target_rate=0.02, support_share=0.1, state_share=0.5,
-    critic_hidden=(256, 256), averaged=16, **WIDE,
+    critic_hidden=(256, 256), averaged=True, **WIDE,
 )  # fmt: skip
 METHODS: dict[str, Config] = {
     "QDFM": FLOW,

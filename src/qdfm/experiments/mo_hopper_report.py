@@ -23,20 +23,20 @@ PRINTED: dict[str, dict[str, tuple[float, float | None, str]]] = {
 }
 
 NOTES = (
-    "501 preferences (ω, 1 − ω), one episode of 500 steps each, without drawing lots: QDFM by the mean of 16 draws "
-    "whose lots are always the same, MODULI by a plan without noise, the others by their most likely bins; "
-    "hypervolume beyond (0, 0) of the raw returns, in millions, and in percent of that of the data's own returns, the "
-    "bound. D4MORL's preferences are directions of returns and lie between .32 and .68: those asked for beyond are "
-    "taken for the nearest of the data (by QDFM, BC and CQL that learn from logged preferences) or reached by sliding "
-    "(MODULI). QDFM and BC have two layers of 1,024, observations disturbed by .05 of their deviation in training and "
-    "step sizes that fall; CQL two layers of 256; MODULI a transformer of width 128 and 3 blocks. Sparsity: mean "
-    "squared distance of neighbours on the front reached, in thousands; points: how many it has. Expert and amateur, "
-    "where their source ends in _uniform: D4MORL-equivalent trajectories, played anew by PGMORL's 96 policies in a "
-    "port of D4MORL's environment, 1,000 and 500 of them where D4MORL has 50,000; otherwise trajectories of our own "
-    "actor. Figures of others are of D4MORL's own expert data: the paper's, and for BC(P) and CQL(P) those reported "
-    "elsewhere. Shown are mean ± sample standard deviation over seeds and the 95 % bootstrap interval of the mean. "
-    "Times of an action are medians of calls in turn, from observation to action under the preference (.5, .5), which "
-    "the data have, of one observation and of 501; sliding to others takes MODULI about twice as long."
+    "501 preferences (ω, 1 − ω), one episode of 500 steps each, without drawing lots: QDFM by the mean of its law, "
+    "MODULI by a plan without noise, the others by their most likely bins; hypervolume beyond (0, 0) of the raw "
+    "returns, in millions, and in percent of that of the data's own returns, the bound. D4MORL's preferences are "
+    "directions of returns and lie between .32 and .68: those asked for beyond are taken for the nearest of the data "
+    "(by QDFM, BC and CQL that learn from logged preferences) or reached by sliding (MODULI). QDFM and BC have two "
+    "layers of 1,024, observations disturbed by .05 of their deviation in training and step sizes that fall; CQL two "
+    "layers of 256; MODULI a transformer of width 128 and 3 blocks. Sparsity: mean squared distance of neighbours on "
+    "the front reached, in thousands; points: how many it has. Expert and amateur, where their source ends in "
+    "_uniform: D4MORL-equivalent trajectories, played anew by PGMORL's 96 policies in a port of D4MORL's environment, "
+    "1,000 and 500 of them where D4MORL has 50,000; otherwise trajectories of our own actor. Figures of others are of "
+    "D4MORL's own expert data: the paper's, and for BC(P) and CQL(P) those reported elsewhere. Shown are mean ± "
+    "sample standard deviation over seeds and the 95 % bootstrap interval of the mean. Times of an action are medians "
+    "of calls in turn, from observation to action under the preference (.5, .5), which the data have, of one "
+    "observation and of 501; sliding to others takes MODULI about twice as long."
 )
 FINDINGS = ""  # of the full run
 
