@@ -182,6 +182,29 @@ class PairNet(eqx.Module):
         return x
 
 
+class Ensemble(eqx.Module):
+    """Several networks that are trained each by itself and asked together, for the mean of their scores.
+
+    Where the data says little, chance decides what one network says; the mean of several is steadier.
+    """
+
+    members: RateNet  # stacked along a leading axis
+    size: int = eqx.field(static=True)
+
+    def __init__(self, make: Callable[[jax.Array], RateNet], size: int, key: jax.Array):
+        self.members, self.size = jax.vmap(make)(jax.random.split(key, size)), size
+
+    def embed(self, x: jax.Array) -> jax.Array:
+        """The share of the context, all members in one row `[..., size · hidden]`."""
+        each = jax.vmap(lambda member: member.embed(x))(self.members)
+        return jnp.moveaxis(each, 0, -2).reshape(*x.shape[:-1], -1)
+
+    def scores(self, embedded: jax.Array, current: jax.Array, t: jax.Array) -> jax.Array:
+        """Mean scores at states `[..., D]` and times `[...]`, with `embedded` broadcast to them."""
+        each = jnp.moveaxis(embedded.reshape(*embedded.shape[:-1], self.size, -1), -2, 0)
+        return jnp.mean(jax.vmap(lambda member, own: member.scores(own, current, t))(self.members, each), 0)
+
+
 RATE_NETWORKS: dict[str, Callable[..., RateNet]] = {
     "softplus": FlowNet,
     "posterior": FlowNet,

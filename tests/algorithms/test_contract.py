@@ -171,6 +171,7 @@ def test_seeds_side_by_side_are_the_seeds_alone(name):
         {"objective": "literal", "samples": 4, "steps": 3, "endpoints": "behaviour", "backup_samples": 3},
         {"source": "mask", "steps": 2, "time_weight": "inverse", "critic": "scalarised", "layer_norm": True},
         {"behaviour": "network", "warmup_endpoint": "behaviour", "act_start": "behaviour", "improve_start": "data"},
+        {"members": 2, "decay": True, "steps": 3},
     ],
     ids=lambda c: "-".join(map(str, c.values())),
 )
@@ -189,6 +190,7 @@ def test_every_switch_of_qdfm_trains_on_one_token(changes):
         {"rates": "softplus", "loss": "kl", "steps": 4, "source": "uniform"},
         {"endpoints": "model", "samples": 4, "renew_every": 5, "source": "uniform", "steps": 4},
         {"endpoints": "data", "samples": 4},
+        {"members": 2, "decay": True, "endpoints": "model", "samples": 4},
         {"rates": "energy"},
         {"rates": "diffuse", "loss": "kl"},
         {"objective": "literal", "samples": 4, "backup": "boltzmann", "critics": 2, "pessimism": "min"},

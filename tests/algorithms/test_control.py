@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import qdfm
-from qdfm.algorithms import BoltzBC
+from qdfm.algorithms import BoltzBC, learner
 from qdfm.algorithms.guidance import effective_share, share_of, tilt
 from qdfm.algorithms.guidedcritic import Support, drawn_support, guiding_values
 from qdfm.algorithms.qdfm_phases import Phases
@@ -280,3 +280,22 @@ def test_values_in_units_of_the_returns_know_no_other_unit(data):
     one, same = (scaled.fit(logged, progress=False) for logged in (data, larger))
     for a, b in zip(jax.tree.leaves(one.policy), jax.tree.leaves(same.policy), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+def test_members_are_trained_each_by_itself(data):
+    """One step of three members is one step of each, with the same lots."""
+    config = replace(TINY, members=3).resolve(data.spec)
+    together, one = Phases(config, data.spec), Phases(replace(config, members=1), data.spec)
+    rows, state, key = data.normalised(), together.init(jax.random.key(0)), jax.random.key(1)
+    after, metrics = together.warmup(state, rows, None, key)
+    losses = []
+    for i in range(3):
+        net = jax.tree.map(lambda leaf, i=i: leaf[i], state.flow.net.members)
+        alone = replace(one.init(jax.random.key(0)), flow=learner.start(net, config.flow_rate()))
+        moved, measured = one.warmup(alone, rows, None, key)
+        losses.append(float(measured["loss"]))
+        member = jax.tree.map(lambda leaf, i=i: leaf[i], after.flow.average.members)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), member, moved.flow.average)
+    assert float(metrics["loss"]) == pytest.approx(np.mean(losses), rel=1e-4) and len(set(losses)) == 3
+    with pytest.raises(qdfm.QDFMError, match="members must be at least 1"):
+        replace(TINY, members=0).resolve(data.spec)

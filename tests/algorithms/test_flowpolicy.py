@@ -1,5 +1,6 @@
 """A flow network as a policy: its exact law, its draws, its greedy action."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -208,3 +209,20 @@ def test_a_large_joint_has_no_exact_law():
     net, (x, legal) = network(p), inputs(p)
     with pytest.raises(QDFMError, match="draw samples"):
         p.law(net, x, legal)
+
+
+@pytest.mark.parametrize("name", ["posterior, 5 steps", "energy, unequal tokens", "direct, illegal choices"])
+def test_networks_that_are_asked_together_give_their_mean_scores(name):
+    one, masked = POLICIES[name]
+    together = replace(one, members=3)
+    net = network(together)
+    members = [jax.tree.map(lambda leaf, i=i: leaf[i], net.members) for i in range(3)]
+    x, legal = inputs(together, masked)
+    current = jax.random.randint(jax.random.key(3), (STATES, 4, one.spec.tokens), 0, min(one.spec.choices))
+    t = jnp.linspace(0.1, 0.8, STATES * 4).reshape(STATES, 4)
+    each = [one.scores(member, x)(current, t) for member in members]
+    np.testing.assert_allclose(together.scores(net, x)(current, t), np.mean(each, 0), atol=1e-5)
+    assert np.abs(each[0] - each[1]).max() > 0.1
+    if one.spec.tokens == 1 and one.direct:  # the normalised geometric mean of the members' laws
+        product = np.prod([one.law(member, x, legal) for member in members], 0) ** (1 / 3)
+        np.testing.assert_allclose(together.law(net, x, legal), product / product.sum(-1, keepdims=True), atol=1e-5)

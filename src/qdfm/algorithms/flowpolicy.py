@@ -15,7 +15,7 @@ from qdfm.flow import samplers
 from qdfm.flow.losses import Scores
 from qdfm.flow.path import draw_source
 from qdfm.flow.rates import PARAMETERISATIONS, log_posterior, off_diagonal
-from qdfm.ratenets import RATE_NETWORKS, LocalNet, RateNet
+from qdfm.ratenets import RATE_NETWORKS, Ensemble, LocalNet, RateNet
 
 KERNEL_ENTRIES = 2**24  # of the joint chain's step kernels that are held at a time
 
@@ -31,6 +31,8 @@ class FlowPolicy:
     alpha: float
     local: bool = False
     """Whether every agent of a team has rates of its own observation and current action only."""
+    members: int = 1
+    """Networks that are asked together."""
 
     @property
     def masked(self) -> bool:
@@ -61,7 +63,11 @@ class FlowPolicy:
         """A fresh network."""
         bias = PARAMETERISATIONS[self.rates].bias(self.spec.num_choices)
         kind = LocalNet if self.local else RATE_NETWORKS[self.rates]
-        return kind(self.spec, hidden, key, self.masked, self.posterior, norm, bias)
+
+        def make(key: jax.Array) -> RateNet:
+            return kind(self.spec, hidden, key, self.masked, self.posterior, norm, bias)
+
+        return make(key) if self.members == 1 else Ensemble(make, self.members, key)
 
     def scores(self, net: RateNet, x: jax.Array) -> Scores:
         """The network at fixed contexts, for states `[B, ..., D]` and times `[B, ...]`."""

@@ -30,6 +30,9 @@ class QDFM(GuidedConfig):
     """Gradient steps of phase 1."""
     improve_steps: int = 20_000
     """Gradient steps of phase 3."""
+    members: int = 1
+    """Flows that are trained side by side, each by itself, and act by the mean of their scores: steadier where the data
+    says little, and as many times the work."""
     decay: bool = False
     """Whether the flow's step size falls linearly to 0 in phase 1, and again in phase 3: what is imitated to the last
     digit needs it."""
@@ -177,8 +180,8 @@ class QDFM(GuidedConfig):
             ((config.steps or 0) < 1, f"steps is {config.steps}; it must be at least 1"),
             (config.alpha <= 0, f"alpha is {config.alpha}; it must be positive"),
             (
-                min(config.samples, config.renew_every, config.candidates) < 1,
-                "samples, renew_every and candidates must be at least 1",
+                min(config.samples, config.renew_every, config.candidates, config.members) < 1,
+                "samples, renew_every, candidates and members must be at least 1",
             ),
         ):
             if wrong:

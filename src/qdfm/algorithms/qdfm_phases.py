@@ -30,7 +30,7 @@ from qdfm.flow import losses
 from qdfm.flow.path import draw_times, one_hot
 from qdfm.flow.samplers import inverse_cdf
 from qdfm.nets import context
-from qdfm.ratenets import RateNet
+from qdfm.ratenets import Ensemble, RateNet
 
 if TYPE_CHECKING:
     from qdfm.algorithms.qdfm import QDFM
@@ -51,7 +51,7 @@ class Phases:
         self.config, self.spec, self.single = config, spec, spec.tokens == 1
         self.steps = config.steps
         local = config.execution == "decentralised"
-        self.policy = FlowPolicy(spec, config.rates, config.source, config.steps, config.alpha, local)
+        self.policy = FlowPolicy(spec, config.rates, config.source, config.steps, config.alpha, local, config.members)
         self.rows = Rows(config, spec, self.policy)
         self.matching = losses.Matching(
             config.rates, config.loss, config.diagonal, config.time_weight, config.source == "mask"
@@ -206,13 +206,16 @@ class Phases:
         *lots, noise = jax.random.split(key, 4)
         x = context(self.spec, disturbed(self.spec, batch.observation, config.observation_noise, noise), preference)
 
-        def loss(net: RateNet) -> jax.Array:
+        def alone(net: RateNet) -> jax.Array:
             each = self.objective(self.policy.scores(net, x), a0, endpoints, legal, *lots)
             return jnp.mean(each if row_weight is None else row_weight * each)
 
+        def loss(net: RateNet) -> jax.Array:
+            return jnp.sum(jax.vmap(alone)(net.members)) if isinstance(net, Ensemble) else alone(net)
+
         value, gradient = jax.value_and_grad(loss)(state.flow.net)
         flow, norm = learner.descend(state.flow, gradient, config.flow_rate(), config.ema)
-        return replace(state, flow=flow), {"loss": value, "grad_norm": norm}
+        return replace(state, flow=flow), {"loss": value / config.members, "grad_norm": norm}
 
     def objective(
         self, scores: losses.Scores, a0: jax.Array, endpoints: Endpoints, legal: jax.Array, times: jax.Array,
