@@ -36,9 +36,10 @@ TIMED = Scale(calls=200, batch=PREFERENCES)
 NETWORKS: dict[str, Any] = {"batch_size": 1024, "ema": 0.9995, "preferences": "logged"}
 # Of what imitates: the data are near to 93 policies, each on a narrow path.
 WIDE: dict[str, Any] = {"hidden": (1024, 1024), "observation_noise": 0.05, "decay": True, **NETWORKS}
+# One step, because the behaviour does one thing in a state and leaves nothing to couple; four flows that act together.
 FLOW = QDFM(
-    **schedule(STEPS, (0.6, 0.3, 0.1)), samples=16, target_rate=0.02, support_share=0.1, state_share=0.5,
-    critic_hidden=(256, 256), averaged=True, **WIDE,
+    **schedule(STEPS, (0.6, 0.3, 0.1)), steps=1, members=4, averaged=True, layer_norm=False, samples=16,
+    target_rate=0.02, support_share=0.1, state_share=0.5, critic_hidden=(256, 256), **WIDE,
 )  # fmt: skip
 METHODS: dict[str, Config] = {
     "QDFM": FLOW,
