@@ -29,7 +29,8 @@ class Compiled(NamedTuple):
     act: Callable[
         ..., tuple[jax.Array, Any]
     ]  # (policy, noise, observation, preference, mask, carry, greedy), traceable
-    # compiled: (leaves, noise, observation, preference, mask) -> tokens, or actions where the algorithm finds them
+    # compiled: (leaves, noise, observation, preference, mask) -> tokens, or actions where the algorithm finds them and
+    # no mask says which are legal
     draw: Callable[..., jax.Array]
     greedy: Callable[..., jax.Array]
     probs: Callable[..., jax.Array]  # compiled: (leaves, observation, preference, mask) -> probabilities
@@ -51,7 +52,7 @@ def compiled(config: Config, spec: Spec) -> Compiled:
     def flat(greedy: bool) -> Callable[..., jax.Array]:
         def run(leaves: Any, noise: Any, observation: Any, preference: Any, mask: Any) -> jax.Array:
             policy, x = jax.tree.unflatten(structure, leaves), spec.normalise_observation(observation)
-            choose = algorithm.actions or algorithm.act
+            choose = algorithm.act if algorithm.actions is None or mask is not None else algorithm.actions
             return choose(policy, noise, x, prefer(x, preference), mask, None, greedy=greedy)[0]
 
         return jax.jit(run)
@@ -97,7 +98,7 @@ class Agent:
         noise = self._noise(seed, rows)
         run = self.compiled.greedy if greedy else self.compiled.draw
         actions = np.asarray(run(self._leaves, noise, x, self._preference(preference, rows), self._mask(mask, rows)))
-        if self.compiled.algorithm.actions is None:
+        if self.compiled.algorithm.actions is None or mask is not None:
             actions = self.spec.actions.decode(actions)
         return actions[0] if one else actions
 

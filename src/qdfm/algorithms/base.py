@@ -55,7 +55,8 @@ class Algorithm(NamedTuple):
     noise: int  # uniforms that one decision takes
     # (policy, observation, preference, mask) -> probabilities [B, K] or [B, K, ..., K]; None where there are none
     probs: Callable[..., jax.Array] | None
-    # as act, but (actions [B, dimensions], carry): of a method that finds continuous actions themselves, not tokens
+    # as act, but (actions [B, dimensions], carry): of a method that finds continuous actions themselves, not tokens;
+    # with a mask, act is asked, since what lies between legal actions need not be legal
     actions: Callable[..., tuple[jax.Array, Any]] | None = None
 
 

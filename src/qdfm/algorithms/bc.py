@@ -21,7 +21,7 @@ class BC(Config):
     clone_steps: int = 20_000
     """Gradient steps."""
     decay: bool = False
-    """Whether the step size falls linearly to 0: what is imitated to the last digit needs it."""
+    """Whether the step size falls linearly to 0, for a closer fit."""
     observation_noise: float = 0.0
     """Standard deviations by which (normalised) observations are disturbed in training, for behaviours that keep to
     narrow paths."""

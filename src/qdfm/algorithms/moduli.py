@@ -318,15 +318,11 @@ class Parts:
         self, policy: Policy, noise: jax.Array, observation: jax.Array, preference: jax.Array, mask: jax.Array | None,
         carry: Any, greedy: bool = False,
     ) -> tuple[jax.Array, Any]:  # fmt: skip
-        """Actions `[B, D]` between the least and the largest of the bins; with a mask, what the tokens stand for."""
+        """Actions `[B, D]` between the least and the largest of the bins."""
         assert isinstance(self.spec.actions, Bins) and self.spec.levels is not None
         low, high = (jnp.array([v[end] for v in self.spec.actions.values]) for end in (0, -1))
-        if mask is None:
-            legal = legal_choices(self.spec, mask, len(observation))
-            level = self.found(policy, noise, observation, preference, legal, greedy)
-        else:
-            tokens, carry = self.act(policy, noise, observation, preference, mask, carry, greedy)
-            level = jnp.asarray(self.spec.levels)[jnp.arange(self.spec.tokens), tokens]
+        legal = legal_choices(self.spec, mask, len(observation))
+        level = self.found(policy, noise, observation, preference, legal, greedy)
         return low + (level + 1) / 2 * (high - low), carry
 
 

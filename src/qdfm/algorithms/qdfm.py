@@ -34,8 +34,7 @@ class QDFM(GuidedConfig):
     """Flows that are trained side by side, each by itself, and act by the mean of their scores: steadier where the data
     says little, and as many times the work."""
     decay: bool = False
-    """Whether the flow's step size falls linearly to 0 in phase 1, and again in phase 3: what is imitated to the last
-    digit needs it."""
+    """Whether the flow's step size falls linearly to 0 in phase 1, and again in phase 3, for a closer fit."""
     observation_noise: float = 0.0
     """Standard deviations by which the flow's (normalised) observations are disturbed in training, for behaviours that
     keep to narrow paths."""

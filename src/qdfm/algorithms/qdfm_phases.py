@@ -272,16 +272,10 @@ class Phases:
         self, policy: Any, noise: jax.Array, observation: jax.Array, preference: jax.Array, mask: jax.Array | None,
         carry: Any, greedy: bool = False,
     ) -> tuple[jax.Array, Any]:  # fmt: skip
-        """The mean `[B, D]` of the law: a mean needs each token's own law only, and these are known at the start.
-
-        The mean of legal actions need not be legal: with a mask, the actions that the tokens of `act` stand for.
-        """
+        """The mean `[B, D]` of the law: a mean needs each token's own law only, and these are known at the start."""
         assert isinstance(self.spec.actions, Bins)
         values = [jnp.array(v) for v in self.spec.actions.values]
-        if mask is not None:
-            tokens, carry = self.act(policy, noise, observation, preference, mask, carry, greedy)
-            return jnp.stack([v[tokens[:, d]] for d, v in enumerate(values)], -1), carry
-        legal = legal_choices(self.spec, None, len(observation))
+        legal = legal_choices(self.spec, mask, len(observation))
         law = jnp.exp(self.policy.first_law(policy[0], context(self.spec, observation, preference), legal))
         return jnp.stack([law[:, d, : len(v)] @ v for d, v in enumerate(values)], -1), carry
 

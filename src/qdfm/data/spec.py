@@ -12,8 +12,6 @@ import numpy as np
 from qdfm.data import actions
 from qdfm.data.actions import ActionSpace
 
-HALVINGS = 50  # to find a shift of a preference to the last digit
-
 
 @dataclass(frozen=True)
 class Normalisation:
@@ -136,18 +134,21 @@ class Spec:
     def nearest_preference(self, preference: np.ndarray) -> np.ndarray:
         """Preferences `[..., objectives]` moved into the range of those that were logged, where these are followed.
 
-        The nearest one that sums to 1 is clip(ω + τ), whose sum increases with τ: halving finds it.
+        The nearest one that sums to 1 is clip(ω + τ). Its sum is piecewise linear in τ and never falls, so that τ lies
+        between the last bend with a sum below 1 and the next.
         """
         if not self.preference_range:
             return preference
         low, high = np.asarray(self.preference_range, np.float64).T
         wanted = np.asarray(preference, np.float64)
-        below, above = np.full((*wanted.shape[:-1], 1), -1.0), np.full((*wanted.shape[:-1], 1), 1.0)
-        for _ in range(HALVINGS):
-            middle = (below + above) / 2
-            little = np.clip(wanted + middle, low, high).sum(-1, keepdims=True) < 1
-            below, above = np.where(little, middle, below), np.where(little, above, middle)
-        return np.clip(wanted + above, low, high).astype(np.float32)
+        bends = np.sort(np.concatenate([low - wanted, high - wanted], -1), -1)
+        sums = np.clip(wanted[..., None, :] + bends[..., None], low, high).sum(-1)
+        after = np.clip((sums < 1).sum(-1, keepdims=True), 1, bends.shape[-1] - 1)
+        (start, end), (less, more) = (
+            (np.take_along_axis(v, after - 1, -1), np.take_along_axis(v, after, -1)) for v in (bends, sums)
+        )
+        shift = start + (end - start) * np.clip((1 - less) / np.maximum(more - less, 1e-12), 0, 1)
+        return np.clip(wanted + shift, low, high).astype(np.float32)
 
     def normalise_preference(self, preference: Any) -> Any:
         """Preferences of which those that were logged lie between −1 and 1."""
