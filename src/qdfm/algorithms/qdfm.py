@@ -170,7 +170,10 @@ class QDFM(GuidedConfig):
                 config.execution == "decentralised" and config.candidates > 1,
                 'candidates are compared by all that the team sees, which needs execution="centralised"',
             ),
-            (config.averaged and spec.levels is None, "averaged actions need actions that were made bins of; leave averaged out"),
+            (
+                config.averaged and spec.levels is None,
+                "averaged actions need actions that were made bins of; leave averaged out",
+            ),
             (config.averaged and config.candidates > 1, "averaged actions and candidates exclude each other"),
             (
                 config.averaged and (not PARAMETERISATIONS[config.rates].posterior or config.act_start == "behaviour"),
