@@ -96,7 +96,7 @@ def test_the_folder_of_a_run(tmp_path):
     read = rows(tmp_path / "run")
     assert [r["phase"] for r in read[::12]] == ["warmup", "critic", "improve"]
     assert {r["seed"] for r in read} == {0, 5}
-    assert {"loss", "grad_norm", "effective_share", "beta"} <= read[-1].keys()
+    assert {"loss", "effective_share", "beta"} <= read[-1].keys()
     obs = np.asarray(small_data().observation)
     for seed, agent in zip((0, 5), agents, strict=True):
         loaded = qdfm.load(tmp_path / f"run/agent-{seed}.safetensors")

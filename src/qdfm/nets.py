@@ -133,10 +133,12 @@ class MLP(eqx.Module):
     first: Linear
     trunk: Trunk
 
-    def __init__(self, inputs: int, hidden: tuple[int, ...], outputs: int, norm: bool, key: jax.Array):
+    def __init__(
+        self, inputs: int, hidden: tuple[int, ...], outputs: int, norm: bool, key: jax.Array, head_gain: float = 1.0
+    ):
         k1, k2 = jax.random.split(key)
         self.first = Linear(inputs, hidden[0], k1)
-        self.trunk = Trunk(hidden, outputs, norm, k2)
+        self.trunk = Trunk(hidden, outputs, norm, k2, head_gain)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         return self.trunk(self.first(x))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from qdfm.data.spec import Spec
-from qdfm.nets import Linear, TokenMLP, activate, agent_rows, agent_size, feature_size, preference_size
+from qdfm.nets import MLP, Linear, TokenMLP, activate, agent_rows, agent_size, feature_size, preference_size
 
 FREQUENCIES = 8
 
@@ -68,6 +68,34 @@ class FlowNet(eqx.Module):
         gate = arrival(t, self.choices) if self.gated else jnp.ones_like(t)
         out = self.net(embedded, current, gate, time_embedding(t))
         return out.reshape(*out.shape[:-1], self.tokens, self.choices)
+
+
+class StartNet(eqx.Module):
+    """Scores `[..., D, K]` of posterior rates where all is decided in the first step.
+
+    At t = 0 the start is independent of the endpoint, so the context is all there is to read.
+    """
+
+    net: MLP
+    tokens: int = eqx.field(static=True)
+    choices: int = eqx.field(static=True)
+
+    def __init__(
+        self, spec: Spec, hidden: tuple[int, ...], key: jax.Array, masked: bool, gated: bool, norm: bool, bias: float
+    ):  # fmt: skip
+        self.tokens, self.choices = spec.tokens, spec.num_choices
+        inputs, outputs = feature_size(spec) + preference_size(spec), self.tokens * self.choices
+        net = MLP(inputs, hidden, outputs, norm, key, head_gain=0.1)
+        self.net = eqx.tree_at(lambda n: n.trunk.head.bias, net, jnp.zeros(outputs) + bias)
+
+    def embed(self, x: jax.Array) -> jax.Array:
+        """The first layer."""
+        return self.net.first(x)
+
+    def scores(self, embedded: jax.Array, current: jax.Array, t: jax.Array) -> jax.Array:
+        """The same scores at all states `[..., D]`."""
+        out = self.net.trunk(embedded).reshape(*embedded.shape[:-1], self.tokens, self.choices)
+        return jnp.broadcast_to(out, (*current.shape, self.choices))
 
 
 class LocalNet(eqx.Module):

@@ -155,10 +155,11 @@ def compiled_phase(config: Config, spec: Spec, index: int) -> tuple[Phase, Any, 
         state: Any, data: Dataset, cache: Any, keys: jax.Array, first: jax.Array, length: int
     ) -> tuple[Any, Metrics]:
         def run(state: Any, cache: Any, key: jax.Array) -> tuple[Any, Metrics]:
-            def step(state: Any, k: jax.Array) -> tuple[Any, Metrics]:
-                return phase.update(state, data, cache, jax.random.fold_in(key, k))
+            def step(state: Any, key: jax.Array) -> tuple[Any, Metrics]:
+                return phase.update(state, data, cache, key)
 
-            return jax.lax.scan(step, state, first + jnp.arange(length))
+            steps = first + jnp.arange(length)
+            return jax.lax.scan(step, state, jax.vmap(lambda k: jax.random.fold_in(key, k))(steps))
 
         return _over_seeds(run)(state, cache, keys)
 

@@ -6,9 +6,10 @@ from collections.abc import Callable
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from qdfm.data.spec import Spec
-from qdfm.nets import MLP, TokenMLP, agent_rows, agent_size, feature_size, preference_size
+from qdfm.nets import MLP, Linear, TokenMLP, agent_rows, agent_size, feature_size, preference_size
 
 MIXED = 32  # width of the mixing network of a team
 HYPER = 64  # width of the networks that give its weights
@@ -17,28 +18,39 @@ HYPER = 64  # width of the networks that give its weights
 class PointMLP(eqx.Module):
     """Context to values of K actions that are points: V(s) + ⟨features of the context, features of the point⟩.
 
-    One pass gives all K, as an output layer would, but what is learned of one action holds for its neighbours.
+    One pass gives all K, as an output layer would, but what is learned of one action holds for its neighbours. The
+    features of the points are a learned map of fixed random ones, which tell a few hundred points apart as well as
+    learned layers do.
     """
 
     state: MLP
-    action: MLP
+    action: Linear
 
     def __init__(
-        self, inputs: int, dimensions: int, hidden: tuple[int, ...], objectives: int, norm: bool, key: jax.Array
+        self, inputs: int, hidden: tuple[int, ...], objectives: int, norm: bool, key: jax.Array
     ):  # fmt: skip
         k1, k2 = jax.random.split(key)
         width = hidden[-1]
         self.state = MLP(inputs, hidden, objectives * (width + 1), norm, k1)
-        self.action = MLP(dimensions, (width, width), width, False, k2)
+        self.action = Linear(width, width, k2)
 
-    def __call__(self, x: jax.Array, points: jax.Array) -> jax.Array:
-        """Values `[B, K, objectives]` of points `[K, dimensions]`, or of each row's own `[B, M, dimensions]`."""
-        action = self.action(points)  # [K, width] or [B, M, width]
+    def __call__(self, x: jax.Array, features: jax.Array) -> jax.Array:
+        """Values `[B, K, objectives]` of points with features `[K, width]`, or of each row's own `[B, M, width]`."""
+        action = self.action(features)
         width = action.shape[-1]
         state = self.state(x)
         state = state.reshape(len(x), -1, width + 1)  # [B, objectives, width + 1]
-        each = "brh,kh->bkr" if points.ndim == 2 else "brh,bmh->bmr"
+        each = "brh,kh->bkr" if features.ndim == 2 else "brh,bmh->bmr"
         return jnp.einsum(each, state[..., 1:], action) / math.sqrt(width) + state[:, None, :, 0]
+
+
+def random_features(points: np.ndarray, count: int) -> np.ndarray:
+    """Features `[K, count]` of points `[K, dimensions]`: ReLUs of random directions and offsets, always the same."""
+    rng = np.random.default_rng(0)
+    scaled = (points - points.mean(0)) / np.maximum(points.std(0), 1e-6)
+    direction = rng.normal(size=(points.shape[1], count))
+    direction /= np.linalg.norm(direction, axis=0)
+    return np.maximum(scaled @ direction + rng.uniform(-2, 2, count), 0)
 
 
 class QMix(eqx.Module):
@@ -136,8 +148,7 @@ class Critic(eqx.Module):
         if mixed:
             self.members = jax.vmap(lambda k: QMix(spec, inputs, hidden, norm, k))(keys)
         elif spec.points is not None:
-            dimensions = spec.points.shape[1]
-            self.members = jax.vmap(lambda k: PointMLP(inputs, dimensions, hidden, spec.objectives, norm, k))(keys)
+            self.members = jax.vmap(lambda k: PointMLP(inputs, hidden, spec.objectives, norm, k))(keys)
         elif self.decomposed:
             outputs = spec.tokens * spec.num_choices * spec.objectives
             self.members = jax.vmap(lambda k: MLP(inputs, hidden, outputs, norm, k))(keys)
@@ -153,7 +164,10 @@ class Critic(eqx.Module):
         Of actions `[B, M, D]`: T = 1. Of None: the K choices of every token, T = D, where the values are decomposed.
         """
         if self.decomposed:
-            points = () if self.spec.points is None else (jnp.asarray(self.spec.points, x.dtype),)
+            points: tuple[jax.Array, ...] = ()
+            if self.spec.points is not None and isinstance(self.members, PointMLP):
+                width = self.members.action.weight.shape[-2]
+                points = (jnp.asarray(random_features(self.spec.points, width), x.dtype),)
             if points and actions is not None and actions.shape[1] == 1:  # without the values of all others
                 return self._each(lambda m: m(x, points[0][actions[..., 0]]))[:, :, None]
             out = self._each(lambda m: m(x, *points)) / self.spec.tokens

@@ -52,7 +52,7 @@ def advantage_algorithm(
         here, there = (value.net(context(spec, x, preference)) for x in (batch.observation, batch.next_observation))
         advantage = jnp.sum(preference * (q - here), -1)
         weights = advantage_weights(advantage, temperature, weight_max)
-        policy, policy_loss, _ = imitate(config, spec, state.policy, batch, preference, weights)
+        policy, policy_loss = imitate(config, spec, state.policy, batch, preference, weights)
         critic, metrics = regress(config, spec, state.critic, batch, preference, there)
         metrics |= {"value_loss": value_loss, "policy_loss": policy_loss, "advantage": jnp.mean(advantage)}
         return State(policy, critic, value), metrics
@@ -83,7 +83,7 @@ def fit_value(
         return jnp.mean(jnp.where(below, 1 - expectile, expectile) * jnp.mean(error**2, -1))
 
     lost, gradient = jax.value_and_grad(loss)(value.net)
-    new, _ = learner.descend(value, gradient, config.critic_learning_rate, 1 - config.target_rate)
+    new = learner.descend(value, gradient, config.critic_learning_rate, 1 - config.target_rate)
     return new, lost
 
 

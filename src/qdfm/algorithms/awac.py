@@ -55,7 +55,7 @@ class AWAC(CriticConfig):
             q = preferred_values(config, spec, critic.net, batch.observation, preference)  # [B, D, K]
             advantage = log_likelihood(q, batch.action) - jnp.sum(law * q, (1, 2))
             weights = advantage_weights(advantage, config.temperature, config.weight_max)
-            policy, policy_loss, _ = imitate(config, spec, state.policy, batch, preference, weights)
+            policy, policy_loss = imitate(config, spec, state.policy, batch, preference, weights)
             return State(policy, critic), metrics | {"policy_loss": policy_loss, "advantage": jnp.mean(advantage)}
 
         return tokenwise(

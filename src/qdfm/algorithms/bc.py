@@ -60,7 +60,7 @@ def clone_phase(
     def update(state: Any, dataset: Dataset, cache: None, key: jax.Array) -> tuple[Any, Metrics]:
         batch, preference = draw_batch(config, spec, dataset, key)  # by the parts 0 and 1 of the key
         batch = replace(batch, observation=disturbed(spec, batch.observation, noise, jax.random.fold_in(key, 2)))
-        new, loss, norm = imitate(config, spec, get(state), batch, preference)
-        return put(state, new), {"loss": loss, "grad_norm": norm}
+        new, loss = imitate(config, spec, get(state), batch, preference)
+        return put(state, new), {"loss": loss}
 
     return Phase("clone", steps, update)

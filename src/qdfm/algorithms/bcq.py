@@ -57,7 +57,7 @@ class BCQ(CriticConfig):
 
         def update(state: State, dataset: Dataset, cache: None, key: jax.Array) -> tuple[State, Metrics]:
             batch, preference = draw_batch(config, spec, dataset, key)
-            behaviour, clone_loss, _ = imitate(config, spec, state.behaviour, batch, preference)
+            behaviour, clone_loss = imitate(config, spec, state.behaviour, batch, preference)
             seen = batch.next_observation
             allowed = likely(behaviour.net, seen, preference, batch.next_mask)
             value = double_q(config, spec, state.critic, seen, preference, allowed)

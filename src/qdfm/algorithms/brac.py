@@ -74,7 +74,7 @@ class BRAC(CriticConfig):
                 return config.penalty * away - jnp.mean(jnp.sum(jnp.exp(log_pi) * q, (1, 2))), away
 
             (policy_loss, away_here), gradient = jax.value_and_grad(loss, has_aux=True)(state.policy.net)
-            policy, _ = learner.descend(state.policy, gradient, config.learning_rate, config.ema)
+            policy = learner.descend(state.policy, gradient, config.learning_rate, config.ema)
             metrics |= {"policy_loss": policy_loss, "divergence": away_here}
             return State(state.behaviour, policy, critic), metrics
 

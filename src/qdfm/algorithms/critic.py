@@ -204,6 +204,6 @@ def regress(
         return total if penalty is None else total + penalty(every), q
 
     (value_loss, q), gradient = jax.value_and_grad(loss, has_aux=True)(critic.net)
-    new, norm = learner.descend(critic, gradient, config.critic_rate(), 1 - config.target_rate)
+    new = learner.descend(critic, gradient, config.critic_rate(), 1 - config.target_rate)
     data_q = config.worth(spec, q[:, :, None, None], preference, config.seen(batch))
-    return new, {"loss": value_loss, "grad_norm": norm, "q": jnp.mean(data_q), "q_abs": jnp.mean(jnp.abs(data_q))}
+    return new, {"loss": value_loss, "q": jnp.mean(data_q), "q_abs": jnp.mean(jnp.abs(data_q))}

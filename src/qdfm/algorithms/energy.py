@@ -45,5 +45,5 @@ def contrast(
         return -jnp.mean(jnp.sum(jnp.where(weights > 0, weights * log_p, 0), (1, 2)))
 
     value, gradient = jax.value_and_grad(loss)(energy.net)
-    new, norm = learner.descend(energy, gradient, config.critic_learning_rate, 1 - config.target_rate)
-    return new, {"loss": value, "grad_norm": norm}
+    new = learner.descend(energy, gradient, config.critic_learning_rate, 1 - config.target_rate)
+    return new, {"loss": value}

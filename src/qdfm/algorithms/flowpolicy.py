@@ -15,7 +15,7 @@ from qdfm.flow import samplers
 from qdfm.flow.losses import Scores
 from qdfm.flow.path import draw_source
 from qdfm.flow.rates import PARAMETERISATIONS, log_posterior, off_diagonal
-from qdfm.ratenets import RATE_NETWORKS, Ensemble, LocalNet, RateNet
+from qdfm.ratenets import RATE_NETWORKS, Ensemble, LocalNet, RateNet, StartNet
 
 KERNEL_ENTRIES = 2**24  # of the joint chain's step kernels that are held at a time
 
@@ -62,7 +62,8 @@ class FlowPolicy:
     def network(self, hidden: tuple[int, ...], norm: bool, key: jax.Array) -> RateNet:
         """A fresh network."""
         bias = PARAMETERISATIONS[self.rates].bias(self.spec.num_choices)
-        kind = LocalNet if self.local else RATE_NETWORKS[self.rates]
+        at_once = self.rates == "posterior" and self.steps == 1
+        kind = LocalNet if self.local else StartNet if at_once else RATE_NETWORKS[self.rates]
 
         def make(key: jax.Array) -> RateNet:
             return kind(self.spec, hidden, key, self.masked, self.posterior, norm, bias)

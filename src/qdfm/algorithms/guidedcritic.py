@@ -289,8 +289,12 @@ def ratio_to_behaviour(
 
 
 def support_of(config: GuidedConfig, key: jax.Array, log_mu: jax.Array, samples: int) -> Support:
+    """Candidates among what independent laws `[B, D, K]` of the tokens support, as `candidates_of` has them."""
+    return candidates_of(key, guidance.keep_supported(log_mu, config.support_share), samples)
+
+
+def candidates_of(key: jax.Array, log_mu: jax.Array, samples: int) -> Support:
     """Candidates from independent laws `[B, D, K]` of the tokens: all K choices (samples = 0), or drawn ones."""
-    log_mu = guidance.keep_supported(log_mu, config.support_share)
     if samples == 0:
         return Support(log_mu)
     uniforms = jax.random.uniform(key, (*log_mu.shape[:2], samples))

@@ -33,9 +33,9 @@ def start(net: Any, learning_rate: Rate) -> Learner:
     return Learner(net, jax.tree.map(jnp.copy, net), optax.adam(learning_rate).init(net))
 
 
-def descend(learner: Learner, gradient: Any, learning_rate: Rate, decay: float) -> tuple[Learner, jax.Array]:
-    """One Adam step, the average following with `decay`; also the gradient's norm."""
+def descend(learner: Learner, gradient: Any, learning_rate: Rate, decay: float) -> Learner:
+    """One Adam step, the average following with `decay`."""
     change, optimiser = optax.adam(learning_rate).update(gradient, learner.optimiser)
     net = optax.apply_updates(learner.net, change)
     average = jax.tree.map(lambda old, new: decay * old + (1 - decay) * new, learner.average, net)
-    return Learner(net, average, optimiser), optax.tree.norm(gradient)
+    return Learner(net, average, optimiser)

@@ -220,8 +220,8 @@ class Parts:
             return weighted((net(x, t, condition, kept) - states) ** 2, weight)
 
         value, gradient = jax.value_and_grad(loss)(state.planner.net)
-        planner, norm = learner.descend(state.planner, gradient, config.learning_rate, config.ema)
-        return replace(state, planner=planner), {"loss": value, "grad_norm": norm}
+        planner = learner.descend(state.planner, gradient, config.learning_rate, config.ema)
+        return replace(state, planner=planner), {"loss": value}
 
     def invert(self, state: State, dataset: Dataset, cache: None, key: jax.Array) -> tuple[State, Metrics]:
         """One step of the inverse dynamics."""
@@ -238,8 +238,8 @@ class Parts:
             return jnp.mean((found - taken) ** 2)
 
         value, gradient = jax.value_and_grad(loss)(state.inverse.net)
-        inverse, norm = learner.descend(state.inverse, gradient, config.inverse_learning_rate, config.ema)
-        return replace(state, inverse=inverse), {"loss": value, "grad_norm": norm}
+        inverse = learner.descend(state.inverse, gradient, config.inverse_learning_rate, config.ema)
+        return replace(state, inverse=inverse), {"loss": value}
 
     def slide(self, state: State, dataset: Dataset, last: jax.Array, key: jax.Array) -> tuple[State, Metrics]:
         """One step of the slider, towards differences of the planner's predictions."""
@@ -262,8 +262,8 @@ class Parts:
             return weighted((along(net(x, t, condition, kept), move) - (there - here)) ** 2, weight)
 
         value, gradient = jax.value_and_grad(loss)(state.slider.net)
-        slider, norm = learner.descend(state.slider, gradient, config.learning_rate, config.ema)
-        return replace(state, slider=slider), {"loss": value, "grad_norm": norm}
+        slider = learner.descend(state.slider, gradient, config.learning_rate, config.ema)
+        return replace(state, slider=slider), {"loss": value}
 
     def between(self, net: MLP, here: jax.Array, there: jax.Array, legal: jax.Array) -> jax.Array:
         """What led from one state to another: levels `[B, D]` of bins, otherwise log-probabilities `[B, D, K]`."""

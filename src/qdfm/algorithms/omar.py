@@ -84,7 +84,7 @@ class OMAR(CriticConfig):
                 return rectified_loss(log_pi, q, legal, config.rectification)
 
             policy_loss, gradient = jax.value_and_grad(loss)(state.policy.net)
-            policy, _ = learner.descend(state.policy, gradient, config.learning_rate, config.ema)
+            policy = learner.descend(state.policy, gradient, config.learning_rate, config.ema)
             return State(policy, critic), metrics | {"policy_loss": policy_loss}
 
         return tokenwise(
@@ -123,8 +123,8 @@ def fit_agents(
         return jnp.sum(jnp.mean(each, (1, 2))), data_q
 
     (lost, data_q), gradient = jax.value_and_grad(loss, has_aux=True)(critic.net)
-    new, norm = learner.descend(critic, gradient, config.critic_learning_rate, 1 - config.target_rate)
-    return new, {"loss": lost, "grad_norm": norm, "q": jnp.mean(data_q), "q_abs": jnp.mean(jnp.abs(data_q))}
+    new = learner.descend(critic, gradient, config.critic_learning_rate, 1 - config.target_rate)
+    return new, {"loss": lost, "q": jnp.mean(data_q), "q_abs": jnp.mean(jnp.abs(data_q))}
 
 
 def rectified_loss(log_pi: jax.Array, q: jax.Array, legal: jax.Array, rectification: float) -> jax.Array:

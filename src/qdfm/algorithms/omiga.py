@@ -86,7 +86,7 @@ class OMIGA(CriticConfig):
                 return value_loss(net(x)[0, :, :, 0], q, share, preference, config.alpha, config.exponent_max)
 
             lost, gradient = jax.value_and_grad(value_lost)(state.value.net)
-            value, _ = learner.descend(state.value, gradient, config.critic_learning_rate, 1 - config.target_rate)
+            value = learner.descend(state.value, gradient, config.critic_learning_rate, 1 - config.target_rate)
 
             gain = share * worth(q - value.net(x)[0, :, :, 0], preference)  # [B, G]
             weights = advantage_weights(gain, config.alpha, math.exp(config.exponent_max))
@@ -97,7 +97,7 @@ class OMIGA(CriticConfig):
                 return -jnp.mean(weights * jnp.sum(jnp.where(taken, log_pi, 0), -1))
 
             policy_loss, gradient = jax.value_and_grad(policy_lost)(state.policy.net)
-            policy, _ = learner.descend(state.policy, gradient, config.learning_rate, config.ema)
+            policy = learner.descend(state.policy, gradient, config.learning_rate, config.ema)
 
             x_next = critic_context(config, spec, config.seen_next(batch), preference)
             there = target.mix(x_next, state.value.average(x_next))[0, :, 0]

@@ -214,8 +214,8 @@ class Phases:
             return jnp.sum(jax.vmap(alone)(net.members)) if isinstance(net, Ensemble) else alone(net)
 
         value, gradient = jax.value_and_grad(loss)(state.flow.net)
-        flow, norm = learner.descend(state.flow, gradient, config.flow_rate(), config.ema)
-        return replace(state, flow=flow), {"loss": value / config.members, "grad_norm": norm}
+        flow = learner.descend(state.flow, gradient, config.flow_rate(), config.ema)
+        return replace(state, flow=flow), {"loss": value / config.members}
 
     def objective(
         self, scores: losses.Scores, a0: jax.Array, endpoints: Endpoints, legal: jax.Array, times: jax.Array,

@@ -18,6 +18,7 @@ from qdfm.algorithms.flowpolicy import FlowPolicy
 from qdfm.algorithms.guidedcritic import (
     CriticState,
     Support,
+    candidates_of,
     drawn_support,
     guiding_values,
     ratio_to_behaviour,
@@ -162,11 +163,13 @@ class Rows:
         if not self.single:
             assert cache is not None
             return drawn_support(cache[index].astype(jnp.int32))
-        if cache is None:
-            log_mu = self.log_mu(state, batch.next_observation, preference, batch.next_mask)
-        else:
-            log_mu = cache[index]
-        return support_of(self.config, key, log_mu, self.config.backup_samples or 0)
+        log_mu = self.next_law(state, batch, preference) if cache is None else cache[index]
+        return candidates_of(key, log_mu, self.config.backup_samples or 0)
+
+    def next_law(self, state: State, batch: Dataset, preference: jax.Array) -> jax.Array:
+        """log μ̂ `[B, 1, K]` of one token at the next observations, as far as it is supported."""
+        log_mu = self.log_mu(state, batch.next_observation, preference, batch.next_mask)
+        return guidance.keep_supported(log_mu, self.config.support_share)
 
     # What is found once per row, because the behaviour is frozen: support actions of several tokens, laws of one
 
@@ -227,8 +230,7 @@ class Rows:
 
         def law(rows: jax.Array, key: jax.Array) -> jax.Array:
             batch = dataset[rows]
-            preference = draw_preference(self.config, self.spec, key, batch)
-            return self.log_mu(state, batch.next_observation, preference, batch.next_mask)
+            return self.next_law(state, batch, draw_preference(self.config, self.spec, key, batch))
 
         return by_blocks(law, len(dataset), key)
 

@@ -56,16 +56,16 @@ def log_likelihood(log_p: jax.Array, action: jax.Array) -> jax.Array:
 
 def imitate(
     config: Config, spec: Spec, policy: Learner, batch: Dataset, preference: jax.Array, weights: jax.Array | None = None
-) -> tuple[Learner, jax.Array, jax.Array]:
-    """One step of (weighted) maximum likelihood of the logged actions; also the loss and the gradient's norm."""
+) -> tuple[Learner, jax.Array]:
+    """One step of (weighted) maximum likelihood of the logged actions; also the loss."""
 
     def loss(net: MLP) -> jax.Array:
         fit = log_likelihood(log_softmax_of(spec, net, batch.observation, preference, batch.mask), batch.action)
         return -jnp.mean(fit if weights is None else weights * fit)
 
     value, gradient = jax.value_and_grad(loss)(policy.net)
-    new, norm = learner.descend(policy, gradient, config.policy_rate(), config.ema)
-    return new, value, norm
+    new = learner.descend(policy, gradient, config.policy_rate(), config.ema)
+    return new, value
 
 
 def choose(noise: jax.Array, log_p: jax.Array, greedy: bool) -> jax.Array:

@@ -17,16 +17,17 @@ from qdfm.experiments.report import provenance, write_report
 
 SEEDS = 3
 UNGUIDED = "unguided"
-RULES: dict[str, QDFM] = {
+TRAINED: dict[str, QDFM] = {
     UNGUIDED: unguided(TOKENS_QDFM),
     "share-.35-state-.5": TOKENS_QDFM,
-    "share-.15-state-.5": replace(TOKENS_QDFM, share_target=0.15),
     "share-.15-state-.25": replace(TOKENS_QDFM, share_target=0.15, state_share=0.25),
     "share-.35": replace(TOKENS_QDFM, state_share=0.0),
-    "share-.6": replace(TOKENS_QDFM, share_target=0.6, state_share=0.0),
     "logged-share-.35-state-.5": replace(TOKENS_QDFM, endpoints="data"),
-    "values-share-.35-state-.5": replace(TOKENS_QDFM, caution=0.0),
     "values-100-per-mean": replace(TOKENS_QDFM, caution=0.0, state_share=0.0, beta=100.0, beta_scale="mean_abs"),
+}
+MEAN = "-mean"  # of a rule that acts by the mean of its law
+RULES: dict[str, QDFM] = {
+    **{name + end: replace(rule, averaged=bool(end)) for name, rule in TRAINED.items() for end in ("", MEAN)},
     "best-of-16": replace(TOKENS_QDFM, candidates=CANDIDATES),
     "unguided-best-of-16": replace(TOKENS_QDFM, improve_steps=0, candidates=CANDIDATES),
 }

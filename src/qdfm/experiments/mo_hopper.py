@@ -25,35 +25,28 @@ from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.mo_hopper_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
 from qdfm.experiments.mujoco import schedule
 from qdfm.experiments.report import provenance, write_report
-from qdfm.experiments.runtime import Scale, act_times
+from qdfm.experiments.runtime import Scale, act_times_here
 from qdfm.metrics import hypervolume, non_dominated, sparsity
 from qdfm.train import fingerprint, train
 
 QUALITIES = ("expert", "amateur")
 PREFERENCES, QUICK_PREFERENCES, QUICK_SHARE, QUICK_TRANSITIONS = 501, 11, 0.002, 20_000
-SEEDS, BINS, STEPS = 3, 41, 120_000
+SEEDS, BINS, STEPS = 3, 161, 120_000
 TIMED = Scale(calls=200, batch=PREFERENCES)
 NETWORKS: dict[str, Any] = {"batch_size": 1024, "ema": 0.9995, "preferences": "logged"}
 # Of what imitates: the data are near to 93 policies, each on a narrow path.
 WIDE: dict[str, Any] = {"hidden": (1024, 1024), "observation_noise": 0.05, "decay": True, **NETWORKS}
-# One step, because the behaviour does one thing in a state and leaves nothing to couple; four flows that act together.
+# One step, because the behaviour does one thing in a state and leaves nothing to couple; four flows that act together;
+# logged actions as endpoints, so that the last phase goes on learning them.
 FLOW = QDFM(
-    **schedule(STEPS, (0.6, 0.3, 0.1)), steps=1, members=4, averaged=True, layer_norm=False, samples=16,
-    target_rate=0.02, support_share=0.1, state_share=0.5, critic_hidden=(256, 256), **WIDE,
+    **schedule(STEPS, (0.5, 0.2, 0.3)), steps=1, members=4, averaged=True, layer_norm=False, endpoints="data",
+    samples=16, target_rate=0.02, support_share=0.1, state_share=0.5, critic_hidden=(256, 256), **WIDE,
 )  # fmt: skip
 METHODS: dict[str, Config] = {
     "QDFM": FLOW,
     "QDFM, unguided": replace(FLOW, critic_steps=0, improve_steps=0),
     "QDFM, drawn preferences": replace(FLOW, preferences="drawn"),
-    "MODULI": MODULI(
-        plan_steps=80_000,
-        inverse_steps=40_000,
-        slide_steps=20_000,
-        batch_size=256,
-        width=128,
-        depth=3,
-        hidden=(512, 512),
-    ),
+    "MODULI": MODULI.paper(plan_steps=60_000, inverse_steps=40_000, slide_steps=15_000, neighbourhood=0.005),
     "BC(P)": BC(clone_steps=STEPS, **WIDE),
     "CQL(P)": CQL(train_steps=STEPS, target_rate=0.02, **NETWORKS),
 }
@@ -156,6 +149,6 @@ def timed(cells: Cells, quality: str, methods: dict[str, Config], settings: Sett
     key = described(quality, settings.quick) | {"times": {name: config.described() for name, config in methods.items()}}
 
     def compute() -> dict[str, Any]:
-        return act_times(methods, data_of(quality, settings.quick), TIMED)
+        return act_times_here(methods, data_of(quality, settings.quick), TIMED)
 
     return cells.get(key, compute)

@@ -29,14 +29,16 @@ NOTES = (
     "directions of returns and lie between .32 and .68: those asked for beyond are taken for the nearest of the data "
     "(by QDFM, BC and CQL that learn from logged preferences) or reached by sliding (MODULI). QDFM (four flows that "
     "act together) and BC have two layers of 1,024, observations disturbed by .05 of their deviation in training and "
-    "step sizes that fall; CQL two layers of 256; MODULI a transformer of width 128 and 3 blocks. Sparsity: mean "
+    "step sizes that fall; CQL two layers of 256; MODULI has its "
+    "authors' networks and fewer steps. Sparsity: mean "
     "squared distance of neighbours on the front reached, in thousands; points: how many it has. Expert and amateur, "
     "where their source ends in _uniform: D4MORL-equivalent trajectories, played anew by PGMORL's 96 policies in a "
     "port of D4MORL's environment, 1,000 and 500 of them where D4MORL has 50,000; otherwise trajectories of our own "
     "actor. Figures of others are of D4MORL's own expert data: the paper's, and for BC(P) and CQL(P) those reported "
     "elsewhere. Shown are mean ± sample standard deviation over seeds and the 95 % bootstrap interval of the mean. "
     "Times of an action are medians of calls in turn, from observation to action under the preference (.5, .5), which "
-    "the data have, of one observation and of 501; sliding to others takes MODULI about twice as long."
+    "the data have, of one observation and of 501, on the device that trained and on the CPU beside it; sliding to "
+    "others takes MODULI about twice as long."
 )
 FINDINGS = ""  # of the full run
 
@@ -64,6 +66,8 @@ def _table(quality: str, row: dict[str, Any]) -> Table:
         "steps",
         "one action, ms",
         "501",
+        "on the CPU, ms",
+        "501",
     )
     table = Table(title, columns)
     for name, cell in row["methods"].items():
@@ -76,12 +80,11 @@ def _table(quality: str, row: dict[str, Any]) -> Table:
             f"{summarise(measured(cell, 'points')):.0f}",
             number(cell["train_seconds"]),
             cell["steps"],
-            number(times[name]["one"], ".2f"),
-            number(times[name]["batch"], ".2f"),
+            *(number(times[where][name][what], ".2f") for where in ("device", "cpu") for what in ("one", "batch")),
         )
     for name, (printed, share, source) in PRINTED.get(quality, {}).items():
         if name in row["methods"]:
-            table.add(f"{source}: {name}", f"{printed:.2f}", number(share, ".2f"), *("–",) * 6)
+            table.add(f"{source}: {name}", f"{printed:.2f}", number(share, ".2f"), *("–",) * 8)
     return table
 
 
@@ -93,10 +96,11 @@ def headlines(results: Results) -> list[Headline]:
             share = 100 * measured(cell, "hypervolume").mean() / row["data"]["bound"]
             paper = PRINTED.get(quality, {}).get(name, (None, None))[1]
             lines.append(Headline(f"{name}, {quality}: hypervolume, % of the data's bound", float(share), paper))
-        times = row["times"]
-        if {"QDFM", "MODULI"} <= times.keys():
-            ratio = times["MODULI"]["one"] / times["QDFM"]["one"]
-            lines.append(Headline(f"{quality}: time of MODULI's action, in QDFM's", ratio))
+        for where in ("device", "cpu"):
+            times = row["times"][where]
+            if {"QDFM", "MODULI"} <= times.keys():
+                ratio = times["MODULI"]["one"] / times["QDFM"]["one"]
+                lines.append(Headline(f"{quality}: time of MODULI's action, in QDFM's, on the {where}", ratio))
     return lines
 
 

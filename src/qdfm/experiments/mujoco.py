@@ -72,7 +72,9 @@ METHODS: dict[str, dict[str, Config]] = {
     "codebook": {"QDFM": CODEBOOK_QDFM, **baselines(STEPS["codebook"], CODEBOOK_QDFM, **NETWORKS)},
     "tokens": {
         "QDFM": TOKENS_QDFM,
+        "QDFM-mean": replace(TOKENS_QDFM, averaged=True),
         "QDFM-unguided": unguided(TOKENS_QDFM),
+        "QDFM-unguided-mean": replace(unguided(TOKENS_QDFM), averaged=True),
         "QDFM-best-of-16": replace(TOKENS_QDFM, candidates=CANDIDATES),
         **{name: baselines(STEPS["tokens"], TOKENS_QDFM, **WIDE)[name] for name in TOKENS_RIVALS},
     },

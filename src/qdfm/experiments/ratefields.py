@@ -182,8 +182,8 @@ def fit(name: str, scale: Scale, seeds: tuple[int, ...], progress: bool) -> dict
             return jnp.mean(objective(method, policy, net, eye[context], target[context], draws))
 
         value, gradient = jax.value_and_grad(loss)(state.net)
-        state, norm = learner.descend(state, gradient, LEARNING_RATE, EMA)
-        return state, {"loss": value, "grad_norm": norm}
+        state = learner.descend(state, gradient, LEARNING_RATE, EMA)
+        return state, {"loss": value}
 
     def chunk(state: Learner, key: jax.Array, first: jax.Array) -> tuple[Learner, Metrics]:
         def step(state: Learner, k: jax.Array) -> tuple[Learner, Metrics]:

@@ -26,10 +26,11 @@ STEPS = 10_000  # gradient steps of every method
 EPISODES, QUICK_EPISODES, QUICK_SHARE = 400, 50, 0.01  # battles per seed and way to play; of a quick run, and its steps
 CLONED = round(0.2 * STEPS)  # of CFCQL, to know its behaviour
 TARGET_RATE = 0.02  # of all critics: so few steps would not do with slower targets
-# Values of the guided policy rather than of the behaviour: from poor data one step of improvement does not lead far.
+# Values of the best of eight draws rather than of the behaviour: from poor data one step of improvement does not lead
+# far.
 FLOW = QDFM(
     warmup_steps=round(0.2 * STEPS), critic_steps=round(0.6 * STEPS), improve_steps=round(0.2 * STEPS),
-    mixing="qmix", target_rate=TARGET_RATE, share_target=0.05, backup="boltzmann", backup_samples=8,
+    mixing="qmix", target_rate=TARGET_RATE, share_target=0.05, backup="max", backup_samples=8,
 )  # fmt: skip
 JOINT = replace(FLOW, execution="centralised")
 METHODS: dict[str, Config] = {
