@@ -13,12 +13,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.special import logsumexp
 
 from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_batch, legal_choices
-from qdfm.algorithms.critic import CriticConfig, double_q, init_critic, preferred_values, regress, scalarise
+from qdfm.algorithms.critic import CriticConfig, conservative, double_q, init_critic, preferred_values, regress
 from qdfm.algorithms.learner import Learner
-from qdfm.algorithms.softmax import log_likelihood, tokenwise
+from qdfm.algorithms.softmax import tokenwise
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
@@ -52,16 +51,9 @@ class CQL(CriticConfig):
 
         def update(critic: Learner, dataset: Dataset, cache: None, key: jax.Array) -> tuple[Learner, Metrics]:
             batch, preference = draw_batch(config, spec, dataset, key)
-            legal = legal_choices(spec, batch.mask, len(batch))
             next_legal = legal_choices(spec, batch.next_mask, len(batch))
             value = double_q(config, spec, critic, batch.next_observation, preference, next_legal)
-
-            def penalty(values: jax.Array) -> jax.Array:
-                q = jnp.where(legal, scalarise(values, preference), -jnp.inf)  # [E, B, D, K]
-                at_data = jax.vmap(lambda member: log_likelihood(member, batch.action))(q)
-                gap = jnp.sum(logsumexp(q, -1), -1) - at_data  # [E, B]
-                return 2 * config.penalty * jnp.sum(jnp.mean(gap, -1))  # 2: the squared error comes without its ½
-
+            penalty = conservative(spec, batch, preference, config.penalty)
             return regress(config, spec, critic, batch, preference, value, penalty)
 
         def log_law(critic: Any, observation: jax.Array, preference: jax.Array, mask: jax.Array | None) -> jax.Array:

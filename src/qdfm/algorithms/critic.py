@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.special import logsumexp
 
 from qdfm.algorithms import learner
-from qdfm.algorithms.base import Config, Metrics, check_choice
+from qdfm.algorithms.base import Config, Metrics, check_choice, legal_choices
 from qdfm.algorithms.learner import Learner
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
@@ -167,6 +168,22 @@ def double_q(
     """Values `[B, objectives]` of the best allowed actions, chosen by the network and valued by its target."""
     choice = greedy_law(preferred_values(config, spec, critic.net, observation, preference), allowed)
     return expected(choice, vector_values(config, spec, critic.average, observation, preference))
+
+
+def conservative(spec: Spec, batch: Dataset, preference: jax.Array, weight: float) -> Callable[[jax.Array], jax.Array]:
+    """CQL's penalty on values `[E, B, D, K, objectives]` of all choices: weight · (log Σ_a exp Q(s, a) − Q(s, a_data)).
+
+    Twice that, because `regress` takes the squared error without its ½.
+    """
+    legal = legal_choices(spec, batch.mask, len(batch))
+
+    def penalty(values: jax.Array) -> jax.Array:
+        q = jnp.where(legal, scalarise(values, preference), -jnp.inf)  # [E, B, D, K]
+        taken = jax.nn.one_hot(batch.action, q.shape[-1], dtype=bool)
+        gap = jnp.sum(logsumexp(q, -1) - jnp.sum(jnp.where(taken, q, 0), -1), -1)  # [E, B]
+        return 2 * weight * jnp.sum(jnp.mean(gap, -1))
+
+    return penalty
 
 
 def regress(

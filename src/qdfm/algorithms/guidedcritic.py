@@ -22,6 +22,7 @@ from qdfm.algorithms.base import Metrics, check_choice
 from qdfm.algorithms.critic import (
     CriticConfig,
     Seen,
+    conservative,
     critic_context,
     expected,
     greedy_law,
@@ -69,6 +70,8 @@ class GuidedConfig(CriticConfig):
     caution: float | None = None
     """Standard deviations of the ensemble's advantages by which guidance discounts an action; 0: values as `pessimism`
     reads them (None: 2 for several tokens and for continuous actions, else 0)."""
+    conservatism: float = 0.0
+    """Weight of CQL's penalty on the values of actions that were not logged, for one token (0: none)."""
     targets: str = "shared"
     """What the members of the ensemble regress to: shared, the value as the ensemble is read; own, each to its own, so
     that they differ by what the data leaves open."""
@@ -105,6 +108,10 @@ class GuidedConfig(CriticConfig):
             raise QDFMError(f"{self.name}: backup_samples is {config.backup_samples}; it must be at least 0.")
         if (config.caution or 0) < 0:
             raise QDFMError(f"{self.name}: caution is {config.caution}; it must be at least 0.")
+        if config.conservatism < 0 or (config.conservatism > 0 and not config.single(spec)):
+            raise QDFMError(
+                f"{self.name}: conservatism is {config.conservatism}; it must be at least 0, and 0 for several tokens."
+            )
         if not 0 < config.share_target <= 1:
             raise QDFMError(f"{self.name}: share_target is {config.share_target}; it must lie in (0, 1].")
         if not 0 <= config.state_share < 1:
@@ -126,6 +133,10 @@ class GuidedConfig(CriticConfig):
                     f"{spec.accumulation.gamma}; use one discount for both."
                 )
         return config
+
+    def single(self, spec: Spec) -> bool:
+        """Whether a decision is one token, so that all of its choices can be enumerated."""
+        return spec.tokens == 1
 
     def critic_rate(self) -> Rate:
         """Constant, or falling."""
@@ -225,7 +236,8 @@ def update_critic(
         value = jax.vmap(lambda q, w: backup(config.backup, q, w, support.log_mu, state.beta))(every, each)
     else:
         value = backup(config.backup, next_q, worth, support.log_mu, state.beta)
-    new, metrics = regress(config, spec, state.learner, batch, preference, value)
+    penalty = conservative(spec, batch, preference, config.conservatism) if config.conservatism else None
+    new, metrics = regress(config, spec, state.learner, batch, preference, value, penalty)
     beta = _follow_beta(config, state.beta, metrics["q_abs"], support.log_mu, worth)
     return CriticState(new, beta), metrics | {"beta": beta}
 

@@ -10,6 +10,7 @@ without sampling bias), and the collapsed objective.
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from qdfm.algorithms.apart import apart
 from qdfm.algorithms.base import Algorithm, check_choice, check_noise
 from qdfm.algorithms.guidedcritic import GuidedConfig
 from qdfm.algorithms.learner import Rate, falling
@@ -81,7 +82,8 @@ class QDFM(GuidedConfig):
     (those of all). None: decentralised for teams, else centralised."""
     mixing: str = "none"
     """Where a team's values come from: none (one network reads state and joint action) or qmix (the agents' own values,
-    mixed so that more of one is never less of all)."""
+    mixed so that more of one is never less of all). apart: every agent learns as if it were alone, from its own rows
+    and the team's reward, values and all; each one's law is then exact, but nothing coordinates them."""
     candidates: int = 1
     """Actions to draw for a decision, of which the critic's best is taken (1: the flow's own draw; a greedy decision
     draws none). More than 1 in a team: centralised execution, and a critic without the global state."""
@@ -110,7 +112,7 @@ class QDFM(GuidedConfig):
     def resolve(self, spec: Spec) -> Self:
         """Fill in what depends on the number of tokens and choices, and check what does not go together."""
         check_noise(self, spec, self.observation_noise)
-        single = spec.tokens == 1
+        single = self.single(spec)
         small = single and spec.num_choices <= ENUMERATED_MAX
         team = spec.agents > 1
         local = team and self.execution != "centralised"
@@ -135,7 +137,7 @@ class QDFM(GuidedConfig):
             ("endpoints", ("enumerated", "behaviour", "data", "model")),
             ("guidance", ("direct", "energy")),
             ("execution", ("decentralised", "centralised")),
-            ("mixing", ("none", "qmix")),
+            ("mixing", ("none", "qmix", "apart")),
         ):
             check_choice(config, field, known)
         for wrong, sentence in (
@@ -161,7 +163,11 @@ class QDFM(GuidedConfig):
                 'the mask source needs improve_start="source"',
             ),
             (not team and config.execution == "decentralised", "decentralised execution needs several agents"),
-            (not team and config.mixing == "qmix", "qmix needs several agents"),
+            (not team and config.mixing != "none", f"{config.mixing} needs several agents"),
+            (
+                config.mixing == "apart" and config.execution == "centralised",
+                'agents that learn apart need execution="decentralised"',
+            ),
             (
                 config.execution == "decentralised" and config.rates in ("energy", "diffuse"),
                 'energy and diffuse rates need execution="centralised"',
@@ -190,6 +196,10 @@ class QDFM(GuidedConfig):
                 raise QDFMError(f"qdfm: {sentence}.")
         return config
 
+    def single(self, spec: Spec) -> bool:
+        """One token, or agents who each decide by themselves."""
+        return super().single(spec) or self.mixing == "apart"
+
     def mixed(self, spec: Spec) -> bool:
         """Whether the critic is QMIX."""
         return self.mixing == "qmix"
@@ -205,4 +215,8 @@ class QDFM(GuidedConfig):
 
     def build(self, spec: Spec) -> Algorithm:
         """The algorithm for one spec."""
-        return Phases(self.resolve(spec), spec).algorithm()
+        config = self.resolve(spec)
+        if config.mixing != "apart":
+            return Phases(config, spec).algorithm()
+        alone = replace(config, mixing="none", execution="centralised")
+        return apart(spec, lambda own: Phases(alone.resolve(own), own).algorithm())
