@@ -213,7 +213,7 @@ def test_averaged_actions_are_means_of_the_law(data, finish):
 
 def test_the_mean_of_independent_tokens_by_hand(data, finish):
     """With one step the tokens are independent, and the mean is that of the exact law itself."""
-    one = finish(replace(TINY, steps=1))[0]
+    one = replace(TINY, steps=1, improve_steps=5).fit(data, progress=False)
     seen = np.asarray(data.observation[:5])
     law, values = one.action_probabilities(seen), np.array(BINS.values)
     exact = np.stack([law.sum(2) @ values[0], law.sum(1) @ values[1]], 1)

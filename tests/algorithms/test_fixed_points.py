@@ -237,6 +237,12 @@ def test_fixed_point(name):
         )
 
 
+def test_conservative_values_of_the_best_action_are_those_of_cql():
+    q, law = fitted("qdfm", logged(), conservatism=0.3, backup="max")
+    assert np.abs(q - cql(0.3)).max() < 0.04 * np.abs(cql(0.3)).max()
+    assert np.abs(law - tilted(cql(0.3), 2.0)).sum(1).max() / 2 < 0.04
+
+
 def test_an_energy_network_as_guidance_has_qdfm_s_fixed_point():
     q, law = fitted("qdfm", logged(), guidance="energy", energy_steps=3_000)
     exact_q, exact_law = CASES["qdfm"][1]()

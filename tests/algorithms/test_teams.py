@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import qdfm
+from qdfm.algorithms.apart import OwnRows
 from qdfm.algorithms.flowpolicy import FlowPolicy
 from qdfm.algorithms.softmax import init_softmax, log_softmax_of
 from qdfm.data.actions import MultiDiscrete
@@ -241,14 +242,48 @@ def test_decentralised_agents_reach_the_marginals_of_the_optimum(data):
     np.testing.assert_allclose(law, np.einsum("bi,bj->bij", best.sum(2), best.sum(1)), atol=0.06)
 
 
+def test_agents_apart_see_their_own_rows(data):
+    rows = OwnRows(data)
+    assert len(rows) == 2 * len(data) and rows.spec.observation_shape == (3,)
+    batch = rows[jnp.arange(len(rows))]
+    seen = np.asarray(data.observation)[..., 0].reshape(-1)  # the first agent's, the second's, and so on
+    np.testing.assert_array_equal(batch.observation[:, 0], seen)
+    np.testing.assert_array_equal(batch.observation[:, 1:], np.tile(np.eye(2), (len(data), 1)))
+    np.testing.assert_array_equal(batch.action[:, 0], np.asarray(data.action).reshape(-1))
+    np.testing.assert_array_equal(batch.mask[:, 0], np.asarray(data.mask).reshape(-1, 3))
+    np.testing.assert_array_equal(batch.reward[:, 0], np.repeat(np.asarray(data.reward)[:, 0], 2))
+
+
+def test_agents_apart_tilt_by_what_their_own_action_is_worth(data):
+    """The others are part of the world: the first agent's fitting action pays 1/2 on average, the second's 1/3."""
+    config = qdfm.QDFM(**GUIDED, mixing="apart")
+    resolved = config.resolve(data.spec)
+    assert (resolved.execution, resolved.endpoints, resolved.steps) == ("decentralised", "enumerated", 1)
+    agent = config.fit(data, progress=False)
+    seen = np.array([[[0.0], [0.0]], [[1.0], [1.0]]], np.float32)
+    mask = np.ones((2, 2, 3), bool)
+    mask[:, 1, 2] = False
+    law = np.asarray(agent.action_probabilities(seen, mask=mask))
+    first = np.exp(BETA * np.eye(3)[:2] / 2)
+    second = np.exp(BETA * np.eye(3)[:2] / 3) * [1, 1, 0]
+    exact = [v / v.sum(1, keepdims=True) for v in (first, second)]
+    np.testing.assert_allclose(law, np.einsum("bi,bj->bij", *exact), atol=0.04)
+    assert (agent.act(seen, mask=mask, greedy=True) == [[0, 0], [1, 1]]).all()
+
+
 def test_refusals():
     single = Spec((3,), MultiDiscrete((2, 2)))
     for config, words in (
         (qdfm.QDFM(execution="decentralised"), "several agents"),
         (qdfm.QDFM(mixing="qmix"), "several agents"),
+        (qdfm.QDFM(mixing="apart"), "several agents"),
     ):
         with pytest.raises(qdfm.QDFMError, match=words):
             config.resolve(single)
+    with pytest.raises(qdfm.QDFMError, match='learn apart need execution="decentralised"'):
+        qdfm.QDFM(mixing="apart", execution="centralised").resolve(SPEC)
+    with pytest.raises(qdfm.QDFMError, match="conservatism is 1.0; it must be at least 0, and 0 for several tokens"):
+        qdfm.QDFM(conservatism=1.0).resolve(SPEC)
     for config in (qdfm.QDFM(rates="energy"), qdfm.QDFM(candidates=4)):
         with pytest.raises(qdfm.QDFMError, match='execution="centralised"'):
             config.resolve(SPEC)

@@ -45,8 +45,17 @@ FLOW = QDFM(
 METHODS: dict[str, Config] = {
     "QDFM": FLOW,
     "QDFM, unguided": replace(FLOW, critic_steps=0, improve_steps=0),
-    "QDFM, drawn preferences": replace(FLOW, preferences="drawn"),
-    "MODULI": MODULI.paper(plan_steps=60_000, inverse_steps=40_000, slide_steps=15_000, neighbourhood=0.005),
+    "MODULI": MODULI(
+        plan_steps=40_000,
+        inverse_steps=40_000,
+        slide_steps=10_000,
+        batch_size=128,
+        learning_rate=5e-4,
+        horizon=16,
+        width=256,
+        depth=4,
+        hidden=(512, 512),
+    ),
     "BC(P)": BC(clone_steps=STEPS, **WIDE),
     "CQL(P)": CQL(train_steps=STEPS, target_rate=0.02, **NETWORKS),
 }
