@@ -23,7 +23,7 @@ def test_all_methods_have_equally_many_steps():
     assert {config.name for config in METHODS.values()} == teams | {"qdfm", "bc"}
     executions = {name: METHODS[name].resolve(TEAM).execution for name in OURS}
     assert executions == {
-        "QDFM": "decentralised", "QDFM, centralised": "centralised", "QDFM, plain critic": "decentralised",
+        "QDFM": "decentralised", "QDFM, qmix": "decentralised", "QDFM, qmix, centralised": "centralised",
     }  # fmt: skip
     assert set(PAPER) <= set(TASKS) and set(PAPER_METHODS) <= set(METHODS)
 

@@ -11,7 +11,7 @@ from qdfm.algorithms import QDFM
 from qdfm.envs.mujoco import TASKS
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control import FULL, QUICK, Family, Place, behaviour, trained
-from qdfm.experiments.guidance_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
+from qdfm.experiments.guidance_report import FINDINGS, MEAN, NOTES, Results, draw, headlines, tabulate
 from qdfm.experiments.mujoco import CANDIDATES, CODINGS, TOKENS_QDFM, unguided
 from qdfm.experiments.report import provenance, write_report
 
@@ -25,7 +25,6 @@ TRAINED: dict[str, QDFM] = {
     "logged-share-.35-state-.5": replace(TOKENS_QDFM, endpoints="data"),
     "values-100-per-mean": replace(TOKENS_QDFM, caution=0.0, state_share=0.0, beta=100.0, beta_scale="mean_abs"),
 }
-MEAN = "-mean"  # of a rule that acts by the mean of its law
 RULES: dict[str, QDFM] = {
     **{name + end: replace(rule, averaged=bool(end)) for name, rule in TRAINED.items() for end in ("", MEAN)},
     "best-of-16": replace(TOKENS_QDFM, candidates=CANDIDATES),

@@ -18,17 +18,24 @@ NOTES = (
     "the critics' advantages over the behaviour less two standard deviations of these advantages; values: the "
     "critics' mean value instead. share-x: one β for the whole data set, at which the mean effective sample share of "
     "the weights is x; state-y: a smaller β in the states whose own share would fall below y. 100-per-mean: β = 100 "
-    "divided by the data's mean |Q|. logged: the last phase weighs the logged actions, not the flow's draws. best- "
-    "of-16: of 16 draws of the guided (or unguided) flow the one with the largest g, a way to sample that does not "
-    "change a greedy decision. Shown are normalised scores, mean ± sample deviation over seeds, and in brackets the "
-    "difference from the unguided flow of the same seed ± its standard error; bold where it is below zero by more "
-    "than that error."
+    "divided by the data's mean |Q|. logged: the last phase weighs the logged actions, not the flow's draws. "
+    "best-of-16: of 16 draws of the guided (or unguided) flow the one with the largest g, a way to sample that does "
+    "not change a greedy decision. mean: the same flow acts by the mean of its law, which draws nothing, so that "
+    "sampled and greedy are the same but for chance in the episodes; it is compared with the unguided flow's mean. "
+    "Shown are normalised scores, mean ± sample deviation over seeds, and in brackets the difference from the "
+    "unguided flow of the same seed ± its standard error; bold where it is below zero by more than that error."
 )
 FINDINGS = ""  # of the full run
+MEAN = "-mean"  # ends the names of rules that act by the mean of their law
 
 
 def gains(results: Results, rule: str, base: str, how: str) -> list[tuple[float, float | None]]:
-    """By data set: a rule's score less that of the unguided flow, and its standard error (None for one seed)."""
+    """By data set: a rule's score less that of the unguided flow, and its standard error (None for one seed).
+
+    What acts by the mean of its law is compared with the unguided flow that does so too, where there is one.
+    """
+    if rule.endswith(MEAN) and base + MEAN in _rules(results):
+        base += MEAN
     return [gain(row["rules"][rule], row["rules"][base], how) for row in results.values()]
 
 

@@ -31,13 +31,14 @@ NOTES = (
     "act together) and BC have two layers of 1,024, observations disturbed by .05 of their deviation in training and "
     "step sizes that fall; CQL two layers of 256; MODULI plans 16 states by transformers of width 256 and 4 blocks "
     "(its authors: 32, 384 and 4, and 200,000 steps). Sparsity: mean squared distance of neighbours on the front "
-    "reached, in thousands; points: how many it has. Expert and amateur, where their source ends in _uniform: D4MORL-"
-    "equivalent trajectories, played anew by PGMORL's 96 policies in a port of D4MORL's environment, 1,000 and 500 of "
-    "them where D4MORL has 50,000; otherwise trajectories of our own actor. Figures of others are of D4MORL's own "
-    "expert data: the paper's, and for BC(P) and CQL(P) those reported elsewhere. Shown are mean ± sample standard "
-    "deviation over seeds and the 95 % bootstrap interval of the mean. Times of an action are medians of calls in "
-    "turn, from observation to action under the preference (.5, .5), which the data have, of one observation and of "
-    "501, on the device that trained and on the CPU beside it; sliding to others takes MODULI about twice as long."
+    "reached, in thousands; points: how many it has. Expert and amateur, where their source ends in _uniform: "
+    "D4MORL-equivalent trajectories, played anew by PGMORL's 96 policies in a port of D4MORL's environment, 1,000 and "
+    "500 of them where D4MORL has 50,000; otherwise trajectories of our own actor. Figures of others are of D4MORL's "
+    "own expert data: the paper's, and for BC(P) and CQL(P) those reported elsewhere. Shown are mean ± sample "
+    "standard deviation over seeds and the 95 % bootstrap interval of the mean. Times of an action are medians of "
+    "calls in turn, from observation to action under the preference (.5, .5), which the data have, of one observation "
+    "and of 501, on the device that trained and on the CPU beside it; sliding to others takes MODULI about twice as "
+    "long."
 )
 FINDINGS = ""  # of the full run
 

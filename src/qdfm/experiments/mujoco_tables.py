@@ -45,8 +45,9 @@ NOTES = (
     "BoltzBC and IQL stand beside). Mean: over the data sets, seed by seed. The paper's rows are its figures after "
     "1,000,000 steps; ours have the steps that the last table shows, equally many within a setting. Sampled: each "
     "method's own policy; greedy: its most likely action. BCQ and GreedyQ have only one way to play, and best-of-n is "
-    "a way to sample, so that its greedy row is QDFM's. QDFM, BoltzBC, GreedyQ and BoltzQ share one kind of critic "
-    "(four networks, layer norm, read as mean − std); the others have their own.\n\n"
+    "a way to sample, so that its greedy row is QDFM's; mean: the action is the mean of the law, both ways. QDFM, "
+    "BoltzBC, GreedyQ and BoltzQ share one kind of critic (four networks, layer norm, read as mean − std); the others "
+    "have their own.\n\n"
     "Unguided: the flow before the last phase, the same run as the guided one up to there, so that their difference "
     "is taken seed by seed; its standard error is that of these differences."
 )
