@@ -13,7 +13,7 @@ from qdfm.experiments import EXPERIMENTS, control, guidance
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.control import Coding, Size
 from qdfm.experiments.guidance import RULES, UNGUIDED, run
-from qdfm.experiments.guidance_report import draw, harmless, headlines, tabulate
+from qdfm.experiments.guidance_report import draw, gains, harmless, headlines, tabulate
 from qdfm.experiments.mujoco import METHODS, TOKENS_QDFM
 from qdfm.train import branching
 
@@ -22,7 +22,10 @@ SPEC = Spec((3,), Bins(((-1.0, 0.0, 1.0),) * 2))
 
 
 def test_rules_differ_in_the_last_phase_or_in_acting_only():
-    later = {"share_target", "caution", "beta", "beta_scale", "improve_steps", "candidates", "endpoints", "state_share"}
+    later = {
+        "share_target", "caution", "beta", "beta_scale", "improve_steps", "candidates", "endpoints", "state_share",
+        "averaged",
+    }  # fmt: skip
     base = TOKENS_QDFM.described()
     for config in RULES.values():
         assert {field for field, value in config.described().items() if value != base[field]} <= later
@@ -69,11 +72,29 @@ def test_one_seed_gives_no_verdict():
     assert not any("not worse" in line.what for line in headlines(found, UNGUIDED))
 
 
+def test_means_are_compared_with_the_unguided_mean():
+    found = made_up()
+    for row in found.values():
+        base = row["rules"][UNGUIDED]
+        row["rules"] |= {"unguided-mean": row["rules"]["rule"], "rule-mean": base}
+    assert gains(found, "rule-mean", UNGUIDED, "sampled") == [(-5.0, 1.0), (2.0, 1.0)]
+    assert gains(found, "unguided-mean", UNGUIDED, "sampled") == [(0.0, 0.0), (0.0, 0.0)]
+
+
 def test_a_tiny_run(tmp_path, monkeypatch):
     flow = QDFM(warmup_steps=2, critic_steps=2, improve_steps=2, batch_size=8, hidden=(8,), samples=2)
-    rules = {UNGUIDED: replace(flow, improve_steps=0), "rule": flow, "best": replace(flow, candidates=2)}
-    begun = []
-    monkeypatch.setattr(control, "branching", lambda *a: begun.append(a) or branching(*a))
+    rules = {
+        UNGUIDED: replace(flow, improve_steps=0), "rule": flow, "rule-mean": replace(flow, averaged=True),
+        "best": replace(flow, candidates=2),
+    }  # fmt: skip
+    begun, finished = [], []
+
+    def branch(*args: Any) -> Any:
+        begun.append(args)
+        finish = branching(*args)
+        return lambda config: finished.append(config) or finish(config)
+
+    monkeypatch.setattr(control, "branching", branch)
     for name, value in (("RULES", rules), ("TOKENS_QDFM", flow), ("CODINGS", {"tokens": Coding("bins", 3)})):
         monkeypatch.setattr(guidance, name, value)
     monkeypatch.setattr(guidance, "FULL", Size(transitions=200, episodes=1))
@@ -82,10 +103,12 @@ def test_a_tiny_run(tmp_path, monkeypatch):
     settings = Settings(tmp_path, seeds=1, only=(HOPPER,), progress=False)
     run(settings)
     assert len(begun) == 1  # the first phases, once for all rules
+    assert finished == [rules[UNGUIDED], rules["rule"], rules["best"]]  # a mean is another way to act only
     found = json.loads((tmp_path / "results.json").read_text())["results"][HOPPER]["rules"]
     assert {name: cell["steps"] for name, cell in found.items()} == {
         UNGUIDED: {"warmup": 2, "critic": 2},
         "rule": {"warmup": 2, "critic": 2, "improve": 2},
+        "rule-mean": {"warmup": 2, "critic": 2, "improve": 2},
         "best": {"warmup": 2, "critic": 2, "improve": 2},
     }
     assert found["best"]["seeds"][0]["greedy"] == found["rule"]["seeds"][0]["greedy"]
