@@ -218,5 +218,6 @@ class QDFM(GuidedConfig):
         config = self.resolve(spec)
         if config.mixing != "apart":
             return Phases(config, spec).algorithm()
-        alone = replace(config, mixing="none", execution="centralised")
+        rows = config.batch_size * spec.agents  # as many transitions of the team
+        alone = replace(config, mixing="none", execution="centralised", batch_size=rows)
         return apart(spec, lambda own: Phases(alone.resolve(own), own).algorithm())

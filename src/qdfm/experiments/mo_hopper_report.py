@@ -27,7 +27,7 @@ NOTES = (
     "MODULI by a plan without noise, the others by their most likely bins; hypervolume beyond (0, 0) of the raw "
     "returns, in millions, and in percent of that of the data's own returns, the bound. D4MORL's preferences are "
     "directions of returns and lie between .32 and .68: those asked for beyond are taken for the nearest of the data "
-    "(by QDFM, BC and CQL that learn from logged preferences) or reached by sliding (MODULI). QDFM (four flows that "
+    "(by QDFM, BC and CQL that learn from logged preferences) or reached by sliding (MODULI). QDFM (two flows that "
     "act together) and BC have two layers of 1,024, observations disturbed by .05 of their deviation in training and "
     "step sizes that fall; CQL two layers of 256; MODULI plans 16 states by transformers of width 256 and 4 blocks "
     "(its authors: 32, 384 and 4, and 200,000 steps). Sparsity: mean squared distance of neighbours on the front "

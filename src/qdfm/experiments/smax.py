@@ -30,7 +30,8 @@ TARGET_RATE = 0.02  # of all critics: so few steps would not do with slower targ
 # joint actions are learned too slowly from so few battles.
 FLOW = QDFM(
     warmup_steps=round(0.1 * STEPS), critic_steps=round(0.8 * STEPS), improve_steps=round(0.1 * STEPS),
-    mixing="apart", conservatism=0.5, backup="boltzmann", share_target=0.05, target_rate=TARGET_RATE,
+    mixing="apart", conservatism=0.5, backup="boltzmann", share_target=0.02, target_rate=TARGET_RATE,
+    critics=2, pessimism="min", caution=0.0,
 )  # fmt: skip
 # Values of joint actions, of the best of eight draws of the behaviour.
 TEAM = QDFM(
