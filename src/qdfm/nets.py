@@ -6,6 +6,7 @@ dictionaries takes its place there and nowhere else.
 """
 
 import math
+from itertools import groupby
 
 import equinox as eqx
 import jax
@@ -29,11 +30,13 @@ def features(spec: Spec, observation: jax.Array) -> jax.Array:
     quantity = quantities(x)
     if not spec.categories:
         return quantity
-    columns = [
-        quantity[..., i : i + 1] if n == 0 else jax.nn.one_hot(x[..., i].astype(int), n)
-        for i, n in enumerate(spec.categories)
-    ]
-    return jnp.concatenate(columns, -1)
+    parts, at = [], 0
+    for n, columns in groupby(spec.categories):
+        end = at + len(list(columns))
+        named = jax.nn.one_hot(x[..., at:end].astype(int), n).reshape(*x.shape[:-1], -1)
+        parts.append(named if n else quantity[..., at:end])
+        at = end
+    return jnp.concatenate(parts, -1)
 
 
 def feature_size(spec: Spec) -> int:

@@ -45,12 +45,11 @@ class PointMLP(eqx.Module):
 
 
 def random_features(points: np.ndarray, count: int) -> np.ndarray:
-    """Features `[K, count]` of points `[K, dimensions]`: ReLUs of random directions and offsets, always the same."""
-    rng = np.random.default_rng(0)
-    scaled = (points - points.mean(0)) / np.maximum(points.std(0), 1e-6)
+    """Features `[K, count]` of standardised points `[K, dimensions]`: ReLUs of random directions and offsets."""
+    rng = np.random.RandomState(0)  # whose numbers no later NumPy changes: agents are saved without these features
     direction = rng.normal(size=(points.shape[1], count))
     direction /= np.linalg.norm(direction, axis=0)
-    return np.maximum(scaled @ direction + rng.uniform(-2, 2, count), 0)
+    return np.maximum(points @ direction + rng.uniform(-2, 2, count), 0)
 
 
 class QMix(eqx.Module):
@@ -164,13 +163,13 @@ class Critic(eqx.Module):
         Of actions `[B, M, D]`: T = 1. Of None: the K choices of every token, T = D, where the values are decomposed.
         """
         if self.decomposed:
-            points: tuple[jax.Array, ...] = ()
+            read: tuple[jax.Array, ...] = ()  # what points are known by
             if self.spec.points is not None and isinstance(self.members, PointMLP):
                 width = self.members.action.weight.shape[-2]
-                points = (jnp.asarray(random_features(self.spec.points, width), x.dtype),)
-            if points and actions is not None and actions.shape[1] == 1:  # without the values of all others
-                return self._each(lambda m: m(x, points[0][actions[..., 0]]))[:, :, None]
-            out = self._each(lambda m: m(x, *points)) / self.spec.tokens
+                read = (jnp.asarray(random_features(self.spec.points, width), x.dtype),)
+            if read and actions is not None and actions.shape[1] == 1:  # without the values of all others
+                return self._each(lambda m: m(x, read[0][actions[..., 0]]))[:, :, None]
+            out = self._each(lambda m: m(x, *read)) / self.spec.tokens
             out = out.reshape(self.size, x.shape[0], self.spec.tokens, self.spec.num_choices, -1)
             if actions is None:
                 return out

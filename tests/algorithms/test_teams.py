@@ -244,11 +244,11 @@ def test_decentralised_agents_reach_the_marginals_of_the_optimum(data):
 
 def test_agents_apart_see_their_own_rows(data):
     rows = OwnRows(data)
-    assert len(rows) == 2 * len(data) and rows.spec.observation_shape == (3,)
+    assert len(rows) == 2 * len(data) and rows.spec.observation_shape == (2,) and rows.spec.categories == (0, 2)
     batch = rows[jnp.arange(len(rows))]
     seen = np.asarray(data.observation)[..., 0].reshape(-1)  # the first agent's, the second's, and so on
     np.testing.assert_array_equal(batch.observation[:, 0], seen)
-    np.testing.assert_array_equal(batch.observation[:, 1:], np.tile(np.eye(2), (len(data), 1)))
+    np.testing.assert_array_equal(batch.observation[:, 1], np.tile([0, 1], len(data)))
     np.testing.assert_array_equal(batch.action[:, 0], np.asarray(data.action).reshape(-1))
     np.testing.assert_array_equal(batch.mask[:, 0], np.asarray(data.mask).reshape(-1, 3))
     np.testing.assert_array_equal(batch.reward[:, 0], np.repeat(np.asarray(data.reward)[:, 0], 2))
@@ -280,6 +280,8 @@ def test_refusals():
     ):
         with pytest.raises(qdfm.QDFMError, match=words):
             config.resolve(single)
+    with pytest.raises(qdfm.QDFMError, match="learn apart act by their laws"):
+        qdfm.QDFM(mixing="apart", candidates=2).resolve(SPEC)
     with pytest.raises(qdfm.QDFMError, match='learn apart need execution="decentralised"'):
         qdfm.QDFM(mixing="apart", execution="centralised").resolve(SPEC)
     with pytest.raises(qdfm.QDFMError, match="at least 0, and 0 for several tokens"):

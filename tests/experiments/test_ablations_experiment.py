@@ -137,7 +137,7 @@ def test_a_tiny_run(tmp_path, monkeypatch):
     monkeypatch.setattr(ablations, "models", small)
     for name, value in (
         ("CODING", Coding("codebook", 4)), ("SAMPLES", (2, 3)), ("EULER", (2, 3)), ("ALPHAS", (1.0, 5.0)),
-        ("INFERENCE_STEPS", (1, 2)), ("SWEPT_STEPS", 2), ("SWEPT_CODINGS", (Coding("codebook", 4),)),
+        ("INFERENCE_STEPS", (2, 3)), ("SWEPT_STEPS", 2), ("SWEPT_CODINGS", (Coding("codebook", 4),)),
         ("SWEPT_TASK", HOPPER), ("SWEPT_EPISODES", 2), ("STEPS", 2),
         ("SCHEDULE", 4), ("TIMING", Scale(seconds=0.0, chunk=1, calls=10, batch=2)),
         ("FULL", Size(transitions=200, episodes=1)),
@@ -151,7 +151,7 @@ def test_a_tiny_run(tmp_path, monkeypatch):
     cells = {part: found[part][HOPPER]["ours"] for part in found if part != "times"}
     assert list(cells["samples"]) == list(cells["steps"]) == ["2", "3"]
     assert cells["samples"]["2"] == cells["steps"]["2"]  # the same cell, trained once
-    assert cells["inference"]["codebook-4"]["seeds"][0].keys() == {"1 2", "5 2", "1 1"}
+    assert cells["inference"]["codebook-4"]["seeds"][0].keys() == {"1 2", "5 2", "1 3"}
     assert len(cells["inference"]["codebook-4"]["seeds"][0]["5 2"]["returns"]) == 2
     assert cells["starts"]["starts"]["seeds"][0].keys() == {"behaviour", "single", "uniform"}
     timed = found["times"]["ours"]["samples"]["3"]

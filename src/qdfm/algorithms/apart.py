@@ -4,6 +4,7 @@ Each row holds what an agent saw, its number and what it did; the others are par
 agent then serves a team, and every agent acts by its own law.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,24 +16,24 @@ from qdfm.algorithms.softmax import tokenwise
 from qdfm.data.actions import Discrete
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
-from qdfm.nets import feature_size, features
 
 
 def own_spec(spec: Spec) -> Spec:
-    """What one agent of the team sees and does, as the networks see it."""
+    """What one agent of the team sees, its number at the end, and does, as the networks see it."""
+    size = math.prod(spec.observation_shape[1:])
     return Spec(
-        (feature_size(spec) // spec.agents + spec.agents,),
+        (size + 1,),
         Discrete(spec.num_choices),
+        observation_dtype=spec.observation_dtype,
         objectives=spec.objectives,
+        categories=(*(spec.categories[:size] or (0,) * size), spec.agents),
         preference_range=spec.preference_range,
     )
 
 
-def own_observation(spec: Spec, observation: jax.Array) -> jax.Array:
-    """Observations of the team as those of its agents `[n, G, size]`: each one's own, and its number one-hot."""
-    own = features(spec, observation).reshape(len(observation), spec.agents, -1)
-    number = jnp.broadcast_to(jnp.eye(spec.agents, dtype=own.dtype), (len(own), spec.agents, spec.agents))
-    return jnp.concatenate([own, number], -1)
+def own_observation(seen: jax.Array, agent: jax.Array) -> jax.Array:
+    """What agents `[n]` see `[n, ...]`, flat, and the number of each."""
+    return jnp.concatenate([seen.reshape(len(seen), -1), agent[:, None].astype(seen.dtype)], -1)
 
 
 class OwnRows:
@@ -49,27 +50,31 @@ class OwnRows:
 
     def __getitem__(self, rows: jax.Array) -> Dataset:
         """The rows of an index array."""
-        team = self.data.spec
-        batch, own = self.data[rows // team.agents], rows % team.agents
+        data, team = self.data, self.data.spec
+        row, agent = rows // team.agents, rows % team.agents
 
-        def part(x: jax.Array) -> jax.Array:
-            return jnp.take_along_axis(x, own.reshape(-1, *(1,) * (x.ndim - 1)), 1)
+        def own(x: Any) -> jax.Array:
+            return jnp.asarray(x)[row, agent]
 
-        def seen(observation: jax.Array) -> jax.Array:
-            return part(own_observation(team, observation))[:, 0]
+        def whole(x: Any) -> Any:
+            return None if x is None else jnp.asarray(x)[row]
+
+        def legal(mask: Any) -> jax.Array:
+            exists = jnp.asarray(team.legal)[agent]
+            return (exists if mask is None else exists & own(mask))[:, None]
 
         return Dataset(
-            observation=seen(batch.observation),
-            action=part(batch.action),
-            reward=batch.reward,
-            next_observation=seen(batch.next_observation),
-            terminated=batch.terminated,
-            truncated=batch.truncated,
-            episode=batch.episode,
+            observation=own_observation(own(data.observation), agent),
+            action=own(data.action)[:, None],
+            reward=whole(data.reward),
+            next_observation=own_observation(own(data.next_observation), agent),
+            terminated=whole(data.terminated),
+            truncated=whole(data.truncated),
+            episode=whole(data.episode),
             spec=self.spec,
-            mask=part(legal_choices(team, batch.mask, len(batch))),
-            next_mask=part(legal_choices(team, batch.next_mask, len(batch))),
-            preference=batch.preference,
+            mask=legal(data.mask),
+            next_mask=legal(data.next_mask),
+            preference=whole(data.preference),
         )
 
     def sample(self, key: jax.Array, size: int) -> Dataset:
@@ -97,7 +102,7 @@ def apart(spec: Spec, alone: Callable[[Spec], Algorithm]) -> Algorithm:
         legal = legal_choices(spec, mask, rows)
         own = law(
             policy,
-            own_observation(spec, observation).reshape(rows * spec.agents, -1),
+            own_observation(observation.reshape(rows * spec.agents, -1), jnp.tile(jnp.arange(spec.agents), rows)),
             jnp.repeat(preference, spec.agents, 0),
             legal.reshape(rows * spec.agents, 1, -1),
         )

@@ -53,7 +53,7 @@ class CQL(CriticConfig):
             batch, preference = draw_batch(config, spec, dataset, key)
             next_legal = legal_choices(spec, batch.next_mask, len(batch))
             value = double_q(config, spec, critic, batch.next_observation, preference, next_legal)
-            penalty = conservative(spec, batch, preference, config.penalty)
+            penalty = conservative(config, spec, batch, preference, config.penalty)
             return regress(config, spec, critic, batch, preference, value, penalty)
 
         def log_law(critic: Any, observation: jax.Array, preference: jax.Array, mask: jax.Array | None) -> jax.Array:

@@ -170,7 +170,9 @@ def double_q(
     return expected(choice, vector_values(config, spec, critic.average, observation, preference))
 
 
-def conservative(spec: Spec, batch: Dataset, preference: jax.Array, weight: float) -> Callable[[jax.Array], jax.Array]:
+def conservative(
+    config: CriticConfig, spec: Spec, batch: Dataset, preference: jax.Array, weight: float
+) -> Callable[[jax.Array], jax.Array]:
     """CQL's penalty on values `[E, B, D, K, objectives]` of all choices: weight · (log Σ_a exp Q(s, a) − Q(s, a_data)).
 
     Twice that, because `regress` takes the squared error without its ½.
@@ -178,7 +180,7 @@ def conservative(spec: Spec, batch: Dataset, preference: jax.Array, weight: floa
     legal = legal_choices(spec, batch.mask, len(batch))
 
     def penalty(values: jax.Array) -> jax.Array:
-        q = jnp.where(legal, scalarise(values, preference), -jnp.inf)  # [E, B, D, K]
+        q = jnp.where(legal, config.worth(spec, values, preference, config.seen(batch)), -jnp.inf)  # [E, B, D, K]
         taken = jax.nn.one_hot(batch.action, q.shape[-1], dtype=bool)
         gap = jnp.sum(logsumexp(q, -1) - jnp.sum(jnp.where(taken, q, 0), -1), -1)  # [E, B]
         return 2 * weight * jnp.sum(jnp.mean(gap, -1))

@@ -110,7 +110,8 @@ class GuidedConfig(CriticConfig):
             raise QDFMError(f"{self.name}: caution is {config.caution}; it must be at least 0.")
         if config.conservatism < 0 or (config.conservatism > 0 and not config.single(spec)):
             raise QDFMError(
-                f"{self.name}: conservatism is {config.conservatism}; it must be at least 0, and 0 for several tokens."
+                f"{self.name}: conservatism is {config.conservatism}; it must be at least 0, and 0 for several tokens "
+                'and for teams without mixing="apart".'
             )
         if not 0 < config.share_target <= 1:
             raise QDFMError(f"{self.name}: share_target is {config.share_target}; it must lie in (0, 1].")
@@ -236,7 +237,7 @@ def update_critic(
         value = jax.vmap(lambda q, w: backup(config.backup, q, w, support.log_mu, state.beta))(every, each)
     else:
         value = backup(config.backup, next_q, worth, support.log_mu, state.beta)
-    penalty = conservative(spec, batch, preference, config.conservatism) if config.conservatism else None
+    penalty = conservative(config, spec, batch, preference, config.conservatism) if config.conservatism else None
     new, metrics = regress(config, spec, state.learner, batch, preference, value, penalty)
     beta = _follow_beta(config, state.beta, metrics["q_abs"], support.log_mu, worth)
     return CriticState(new, beta), metrics | {"beta": beta}

@@ -52,7 +52,8 @@ class QDFM(GuidedConfig):
     source: str | None = None
     """uniform or mask (None: uniform for one token, mask for several)."""
     steps: int | None = None
-    """Euler steps N of the sampler; training times follow (None: 1 for one token, D for several)."""
+    """Euler steps N of the sampler; training times follow (None: 1 for one token, D for several). At 1, posterior rates
+    have a network that reads the context only, so that an agent cannot be played with more."""
     alpha: float = 1.0
     """Scale of the rates when sampling."""
     behaviour: str = "flow"
@@ -83,7 +84,8 @@ class QDFM(GuidedConfig):
     mixing: str = "none"
     """Where a team's values come from: none (one network reads state and joint action) or qmix (the agents' own values,
     mixed so that more of one is never less of all). apart: every agent learns as if it were alone, from its own rows
-    and the team's reward, values and all; each one's law is then exact, but nothing coordinates them."""
+    and the team's reward, values and all; each one's law is then exact, but nothing coordinates them, and the global
+    state is not read. What is said here of one token holds, but the critics' defaults are those of several."""
     candidates: int = 1
     """Actions to draw for a decision, of which the critic's best is taken (1: the flow's own draw; a greedy decision
     draws none). More than 1 in a team: centralised execution, and a critic without the global state."""
@@ -169,7 +171,13 @@ class QDFM(GuidedConfig):
                 'agents that learn apart need execution="decentralised"',
             ),
             (
-                config.execution == "decentralised" and config.rates in ("energy", "diffuse"),
+                config.mixing == "apart" and (config.candidates > 1 or config.averaged),
+                "agents that learn apart act by their laws; leave candidates and averaged out",
+            ),
+            (
+                config.execution == "decentralised"
+                and config.mixing != "apart"
+                and config.rates in ("energy", "diffuse"),
                 'energy and diffuse rates need execution="centralised"',
             ),
             (
@@ -218,6 +226,6 @@ class QDFM(GuidedConfig):
         config = self.resolve(spec)
         if config.mixing != "apart":
             return Phases(config, spec).algorithm()
-        rows = config.batch_size * spec.agents  # as many transitions of the team
+        rows = config.batch_size * spec.agents  # as many rows of agents as a batch of the team has
         alone = replace(config, mixing="none", execution="centralised", batch_size=rows)
         return apart(spec, lambda own: Phases(alone.resolve(own), own).algorithm())

@@ -221,7 +221,7 @@ class Rows:
         return Weights(weights[:, 0], guidance.share_of(support.log_mu, weights))
 
     def cache_next(self, state: State, dataset: Dataset, key: jax.Array) -> jax.Array | None:
-        """Support actions at each row's next observation, or the law μ̂ `[n, 1, K]` of one token there."""
+        """Support actions at each row's next observation, or what `next_law` says of one token there, `[n, 1, K]`."""
         if not self.single:
             samples = self.config.backup_samples or 0
             return self.draw_rows(state, dataset, dataset.next_observation, dataset.next_mask, samples, key)

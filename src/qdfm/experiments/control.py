@@ -161,7 +161,8 @@ class Family:
         drawn = replace(config, averaged=False)  # the mean of a law is another way to act, no other training
         if self.last is not None and drawn == self.last[0]:
             _, agents, seconds = self.last
-            return [Agent(config, a.spec, a.policy, seed) for a, seed in zip(agents, seeds, strict=True)], seconds
+            acting = config.resolve(agents[0].spec)
+            return [Agent(acting, a.spec, a.policy, seed) for a, seed in zip(agents, seeds, strict=True)], seconds
         began = time.perf_counter()
         if self.finish is None:
             trunk = self.trunk.scaled(place.size.share)

@@ -23,7 +23,7 @@ TRAINED: dict[str, QDFM] = {
     "share-.15-state-.25": replace(TOKENS_QDFM, share_target=0.15, state_share=0.25),
     "share-.35": replace(TOKENS_QDFM, state_share=0.0),
     "logged-share-.35-state-.5": replace(TOKENS_QDFM, endpoints="data"),
-    "values-100-per-mean": replace(TOKENS_QDFM, caution=0.0, state_share=0.0, beta=100.0, beta_scale="mean_abs"),
+    "values-100-per-size": replace(TOKENS_QDFM, caution=0.0, state_share=0.0, beta=100.0, beta_scale="mean_abs"),
 }
 RULES: dict[str, QDFM] = {
     **{name + end: replace(rule, averaged=bool(end)) for name, rule in TRAINED.items() for end in ("", MEAN)},

@@ -17,7 +17,7 @@ NOTES = (
     "Every rule weighs 16 draws of the warm-up flow by exp(β·g), and the flow learns these weights. g is the mean of "
     "the critics' advantages over the behaviour less two standard deviations of these advantages; values: the "
     "critics' mean value instead. share-x: one β for the whole data set, at which the mean effective sample share of "
-    "the weights is x; state-y: a smaller β in the states whose own share would fall below y. 100-per-mean: β = 100 "
+    "the weights is x; state-y: a smaller β in the states whose own share would fall below y. 100-per-size: β = 100 "
     "divided by the data's mean |Q|. logged: the last phase weighs the logged actions, not the flow's draws. "
     "best-of-16: of 16 draws of the guided (or unguided) flow the one with the largest g, a way to sample that does "
     "not change a greedy decision. mean: the same flow acts by the mean of its law, which draws nothing, so that "
@@ -60,7 +60,7 @@ def _scores(results: Results, base: str, how: str) -> Table:
     for rule in rules:
         line = [f"{summarise(scores(row['rules'][rule], how)):.1f}" for row in results.values()]
         verdict = ""
-        if rule != base and base in rules:
+        if rule not in (base, base + MEAN) and base in rules:
             for i, (difference, error) in enumerate(gains(results, rule, base, how)):
                 change = f"{difference:+.1f} ± {number(error)}"
                 line[i] += f" (**{change}**)" if error is not None and difference < -error else f" ({change})"
@@ -85,7 +85,7 @@ def headlines(results: Results, base: str) -> list[Headline]:
         for rule in rules:
             mean = np.mean([scores(row["rules"][rule], how).mean() for row in results.values()])
             lines.append(Headline(f"{rule}, {how}: mean score", float(mean)))
-            count = harmless(results, rule, base, how) if rule != base and base in rules else None
+            count = harmless(results, rule, base, how) if rule not in (base, base + MEAN) and base in rules else None
             if count is not None:
                 lines.append(Headline(f"{rule}, {how}: not worse than unguided, of {len(results)} data sets", count))
     return lines
@@ -95,7 +95,7 @@ def draw(folder: Path, results: Results, base: str) -> None:
     """guidance.png: every rule's difference from the unguided flow, by data set."""
     from matplotlib.figure import Figure
 
-    rules = [rule for rule in _rules(results) if rule != base]
+    rules = [rule for rule in _rules(results) if rule not in (base, base + MEAN)]
     if base not in _rules(results) or not rules:
         return
     figure = Figure(figsize=(10, 4.2), layout="constrained")

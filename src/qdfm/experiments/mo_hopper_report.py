@@ -65,9 +65,9 @@ def _table(quality: str, row: dict[str, Any]) -> Table:
         "training, s",
         "steps",
         "one action, ms",
-        "501",
-        "on the CPU, ms",
-        "501",
+        "501, ms",
+        "one on the CPU, ms",
+        "501 on the CPU, ms",
     )
     table = Table(title, columns)
     for name, cell in row["methods"].items():

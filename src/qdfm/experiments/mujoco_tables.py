@@ -40,14 +40,14 @@ NOTES = (
     f"{SOURCE}\n\n"
     "Codebook: the nearest of 256 joint actions, k-means on the data (the paper does not say how it quantises). "
     "Tokens: 41 bins per dimension, a token each. Scores are means over the episodes of a seed; shown are the mean ± "
-    "sample standard deviation over seeds and the 95 % bootstrap interval of the mean over seeds. Bold: the best mean; "
-    "•: not below the interval of the best (for the codebook, the best of QDFM and the paper's seven baselines; BC, "
-    "BoltzBC and IQL stand beside). Mean: over the data sets, seed by seed. The paper's rows are its figures after "
-    "1,000,000 steps; ours have the steps that the last table shows, equally many within a setting. Sampled: each "
-    "method's own policy; greedy: its most likely action. BCQ and GreedyQ have only one way to play, and best-of-n is "
-    "a way to sample, so that its greedy row is QDFM's; mean: the action is the mean of the law, both ways. QDFM, "
-    "BoltzBC, GreedyQ and BoltzQ share one kind of critic (four networks, layer norm, read as mean − std); the others "
-    "have their own.\n\n"
+    "sample standard deviation over seeds and the 95 % bootstrap interval of the mean over seeds. Bold: the best "
+    "mean; •: not below the interval of the best among QDFM and the baselines, not QDFM's variants (for the codebook, "
+    "the paper's seven baselines; BC, BoltzBC and IQL stand beside). Mean: over the data sets, seed by seed. The "
+    "paper's rows are its figures after 1,000,000 steps; ours have the steps that the last table shows, equally many "
+    "within a setting. Sampled: each method's own policy; greedy: its most likely action. BCQ and GreedyQ have only "
+    "one way to play, and best-of-n is a way to sample, so that its greedy row is QDFM's; mean: the action is the "
+    "mean of the law, both ways. QDFM, BoltzBC, GreedyQ and BoltzQ share one kind of critic (four networks, layer "
+    "norm, read as mean − std); the others have their own.\n\n"
     "Unguided: the flow before the last phase, the same run as the guided one up to there, so that their difference "
     "is taken seed by seed; its standard error is that of these differences."
 )
@@ -63,8 +63,8 @@ def tabulate(results: Results) -> list[Table]:
 
 
 def rivals(setting: str, names: Any) -> tuple[str, ...]:
-    """Whose best the others are compared with: QDFM and the paper's seven for the codebook, else everyone."""
-    kept = tuple(name for name in names if setting != "codebook" or name not in BESIDE)
+    """Whose best the others are compared with: QDFM (not its variants) and the paper's seven, or all for tokens."""
+    kept = tuple(name for name in names if not (name.startswith("QDFM-") or (setting == "codebook" and name in BESIDE)))
     return kept or tuple(names)
 
 

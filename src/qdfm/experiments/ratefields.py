@@ -26,6 +26,7 @@ from qdfm.data.actions import Discrete
 from qdfm.data.spec import Spec
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.report import provenance
+from qdfm.experiments.timing import here_and_on_cpu
 from qdfm.flow import losses
 from qdfm.flow.path import draw_times
 from qdfm.metrics import total_variation
@@ -240,11 +241,7 @@ def _law(policy: FlowPolicy, net: RateNet) -> np.ndarray:
 
 def act_times(fields: list[str], scale: Scale) -> dict[str, dict[str, float]]:
     """Milliseconds of one action by each rate field, on the device that trains and on the host's CPU."""
-    here = _act_times(fields, scale)
-    if jax.default_backend() == "cpu":
-        return {"device": here, "cpu": here}
-    with jax.default_device(jax.devices("cpu")[0]):
-        return {"device": here, "cpu": _act_times(fields, scale)}
+    return here_and_on_cpu(lambda: _act_times(fields, scale))
 
 
 def _act_times(fields: list[str], scale: Scale) -> dict[str, float]:

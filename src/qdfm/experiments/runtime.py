@@ -26,6 +26,7 @@ from qdfm.experiments.control import Coding, load
 from qdfm.experiments.mujoco import baselines, schedule
 from qdfm.experiments.report import provenance, write_report
 from qdfm.experiments.runtime_report import FINDINGS, NOTES, draw, headlines, tabulate
+from qdfm.experiments.timing import here_and_on_cpu
 from qdfm.train import compiled_phase, seed_keys, train
 
 SCHEDULE = 1_000_000  # the paper's gradient steps; QDFM has 150k + 500k + 350k of them
@@ -133,7 +134,7 @@ def act_part(cells: Cells, scale: Scale, names: Iterable[str], progress: bool) -
     shared = {"part": "act", "scale": _only(scale, "transitions", "choices", "calls", "batch"), "configs": described}
 
     def compute() -> dict[str, Any]:
-        return act_times_here({name: METHODS[name] for name in chosen}, _data(scale), scale)
+        return here_and_on_cpu(lambda: act_times({name: METHODS[name] for name in chosen}, _data(scale), scale))
 
     return cells.get(shared, compute)
 
@@ -214,15 +215,6 @@ def phase_rates(config: Config, dataset: Dataset, seeds: int, scale: Scale) -> d
         speed = scale.chunk / float(np.median(times[WARM:]))
         out[phase.name] = {"steps": phase.steps, "steps_per_second": speed}
     return out
-
-
-def act_times_here(configs: dict[str, Config], data: Dataset, scale: Scale) -> dict[str, dict[str, dict[str, float]]]:
-    """The times of actions on the device that trains and on the CPU of the same machine."""
-    here = act_times(configs, data, scale)
-    if jax.default_backend() == "cpu":
-        return {"device": here, "cpu": here}
-    with jax.default_device(jax.devices("cpu")[0]):
-        return {"device": here, "cpu": act_times(configs, data, scale)}
 
 
 def act_times(configs: dict[str, Config], data: Dataset, scale: Scale) -> dict[str, dict[str, float]]:
