@@ -85,7 +85,8 @@ class QDFM(GuidedConfig):
     """Where a team's values come from: none (one network reads state and joint action) or qmix (the agents' own values,
     mixed so that more of one is never less of all). apart: every agent learns as if it were alone, from its own rows
     and the team's reward, values and all; each one's law is then exact, but nothing coordinates them, and the global
-    state is not read. What is said here of one token holds, but the critics' defaults are those of several."""
+    state is not read. batch_size then counts rows of agents; what is said here of one token holds, but the critics'
+    defaults are those of several."""
     candidates: int = 1
     """Actions to draw for a decision, of which the critic's best is taken (1: the flow's own draw; a greedy decision
     draws none). More than 1 in a team: centralised execution, and a critic without the global state."""
@@ -226,6 +227,5 @@ class QDFM(GuidedConfig):
         config = self.resolve(spec)
         if config.mixing != "apart":
             return Phases(config, spec).algorithm()
-        rows = config.batch_size * spec.agents  # as many rows of agents as a batch of the team has
-        alone = replace(config, mixing="none", execution="centralised", batch_size=rows)
+        alone = replace(config, mixing="none", execution="centralised")
         return apart(spec, lambda own: Phases(alone.resolve(own), own).algorithm())
