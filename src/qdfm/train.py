@@ -48,7 +48,7 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     progress: bool = True,
-    options: Options = Options(),  # noqa: B008 - frozen
+    options: Options = Options(),
     task: str | None = None,
 ) -> list[Agent]:
     """Train one agent per seed, all in one compiled program; with `out`, keep the run's folder there.
