@@ -134,6 +134,28 @@ def test_a_diverged_run_says_where_and_keeps_the_last_good_state(tmp_path):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(kept))
 
 
+class Poisoned(qdfm.BC):
+    """Cloning whose averaged weights, which no loss looks at, are lost after 20 steps."""
+
+    def build(self, spec):
+        algorithm = super().build(spec)
+        phase = algorithm.phases[0]
+
+        def update(state, *rest):
+            new, metrics = phase.update(state, *rest)
+            lost = jax.tree.map(lambda x: jax.numpy.where(new.optimiser[0].count >= 20, jax.numpy.nan, x), new.average)
+            return dataclasses.replace(new, average=lost), metrics
+
+        return algorithm._replace(phases=(phase._replace(update=update),))
+
+
+def test_weights_that_no_metric_tells_of_are_looked_at(tmp_path):
+    config = Poisoned(batch_size=16, hidden=(8,), clone_steps=40)
+    with pytest.raises(Diverged, match="weights became non-finite in phase clone, step 19, seed 0"):
+        train(config, small_data(), out=tmp_path / "run", progress=False, options=OFTEN)
+    assert qdfm.checkpoint.read_header(tmp_path / "run/state.safetensors", "state")["step"] == 10
+
+
 @pytest.fixture
 def interrupt_at(monkeypatch):
     """Raise KeyboardInterrupt once a phase has done so many steps; undone by calling the result."""

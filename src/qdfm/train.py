@@ -179,6 +179,17 @@ def _over_seeds(function: Any) -> Any:
     return mapped
 
 
+@jax.jit
+def _finite(state: Any) -> jax.Array:
+    """Whether all numbers of a seed's state are finite `[seeds]`: the metrics of a step are older than its weights."""
+    leaves = jax.tree.leaves(state)
+    sound = jnp.ones(len(leaves[0]), bool)
+    for x in leaves:
+        if jnp.issubdtype(x.dtype, jnp.inexact):
+            sound &= jnp.all(jnp.isfinite(x.reshape(len(x), -1)), 1)
+    return sound
+
+
 class _Loop:
     """The moving parts of one call of `train`."""
 
@@ -209,7 +220,7 @@ class _Loop:
             began = time.perf_counter()
             state_new, metrics = chunk(state, self.data, cached, keys, jnp.int32(done), length=length)
             history = {name: np.asarray(values) for name, values in metrics.items()}  # [seeds, length]
-            self._check_finite(phase, done, history)
+            self._check_finite(phase, done, length, history, np.asarray(_finite(state_new)))
             rate = length / (time.perf_counter() - began)
             state, done = state_new, done + length
             means = {name: values.mean(1) for name, values in history.items()}
@@ -233,8 +244,12 @@ class _Loop:
             self.folder.save(*self.last)
             self.last, self.saved_at = None, time.monotonic()
 
-    def _check_finite(self, phase: Phase, done: int, history: dict[str, np.ndarray]) -> None:
+    def _check_finite(
+        self, phase: Phase, done: int, length: int, history: dict[str, np.ndarray], sound: np.ndarray
+    ) -> None:
+        """Stop at metrics `[seeds, length]` that are not finite, or at states that the last step left so `[seeds]`."""
         bad = {name: ~np.isfinite(values) for name, values in history.items()}
+        bad["weights"] = ~sound[:, None] & (np.arange(length) == length - 1)
         if not any(b.any() for b in bad.values()):
             return
         step, name = min((int(np.argmax(b.any(0))), name) for name, b in bad.items() if b.any())
