@@ -357,3 +357,9 @@ def test_weights_of_another_size(agent, tmp_path):
     checkpoint.write_tree(tmp_path / "x", "agent", agent.policy, header)
     with pytest.raises(QDFMError, match="does not hold the arrays"):
         qdfm.load(tmp_path / "x")
+
+
+def test_a_policy_of_other_networks(agent):
+    assert agent.config.steps == 1
+    with pytest.raises(QDFMError, match="other networks than its settings ask for"):
+        qdfm.Agent(dataclasses.replace(agent.config, steps=5), agent.spec, agent.policy)

@@ -119,12 +119,18 @@ def test_another_kind(file):
 
 
 def meta(**changes: str) -> dict[str, str]:
-    return {"format": "qdfm-agent", "version": "1", "qdfm": "9.9", "header": "{}", **changes}
+    return {"format": "qdfm-agent", "version": str(FORMAT_VERSION), "qdfm": "9.9", "header": "{}", **changes}
 
 
 def test_a_newer_format(tmp_path):
     save_file({"w": np.zeros(2)}, tmp_path / "x", meta(version=str(FORMAT_VERSION + 1)))
     with pytest.raises(QDFMError, match=r"written by qdfm 9\.9, which is newer than this; upgrade qdfm"):
+        read_header(tmp_path / "x", "agent")
+
+
+def test_an_older_format(tmp_path):
+    save_file({"w": np.zeros(2)}, tmp_path / "x", meta(version="1", qdfm="0.0"))
+    with pytest.raises(QDFMError, match=r"older qdfm \(0\.0\) whose networks were others; train it again"):
         read_header(tmp_path / "x", "agent")
 
 

@@ -26,6 +26,7 @@ class Compiled(NamedTuple):
     """
 
     algorithm: Algorithm
+    structure: Any  # of a policy
     act: Callable[
         ..., tuple[jax.Array, Any]
     ]  # (policy, noise, observation, preference, mask, carry, greedy), traceable
@@ -62,7 +63,7 @@ def compiled(config: Config, spec: Spec) -> Compiled:
         x = spec.normalise_observation(observation)
         return algorithm.probs(jax.tree.unflatten(structure, leaves), x, prefer(x, preference), mask)
 
-    return Compiled(algorithm, act, flat(False), flat(True), jax.jit(probs))
+    return Compiled(algorithm, structure, act, flat(False), flat(True), jax.jit(probs))
 
 
 def policy_shapes(algorithm: Algorithm) -> Any:
@@ -76,6 +77,11 @@ class Agent:
     def __init__(self, config: Config, spec: Spec, policy: Any, seed: int = 0):
         self.config, self.spec, self.policy = config, spec, jax.device_put(policy)
         self.compiled = compiled(config, spec)
+        if jax.tree.structure(self.policy) != self.compiled.structure:
+            raise QDFMError(
+                f"{config.name}: this policy has other networks than its settings ask for (steps and members decide on "
+                "them); keep those that it was trained with, or train it anew."
+            )
         self._leaves = tuple(jax.tree.leaves(self.policy))
         self._generator = np.random.default_rng(seed)
 

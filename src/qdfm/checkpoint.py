@@ -16,7 +16,7 @@ from safetensors.numpy import save
 from qdfm._version import __version__
 from qdfm.errors import QDFMError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # raised whenever a network has other arrays, or answers otherwise by the same ones
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -49,7 +49,7 @@ def read_tree(path: str | Path, kind: str, like: Any) -> Any:
     _, tensors = _open(path, kind)
     expected = _named(like)
     if expected.keys() != tensors.keys() or any(tensors[k].shape != v.shape for k, v in expected.items()):
-        raise QDFMError(f"{path} does not hold the arrays that its header promises; the file was altered.")
+        raise QDFMError(f"{path} does not hold the arrays that its header promises; save or train it again.")
     return jax.tree.unflatten(jax.tree.structure(like), [tensors[name] for name in expected])
 
 
@@ -84,4 +84,9 @@ def _open(path: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, np.nda
         raise QDFMError(f"{path} has a damaged header; save the {kind} again.") from None
     if version > FORMAT_VERSION:
         raise QDFMError(f"{path} was written by qdfm {meta.get('qdfm')}, which is newer than this; upgrade qdfm.")
+    if version < FORMAT_VERSION:
+        raise QDFMError(
+            f"{path} was written by an older qdfm ({meta.get('qdfm')}) whose networks were others; train it again, or "
+            "use the version that wrote it."
+        )
     return header, tensors
