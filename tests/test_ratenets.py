@@ -1,4 +1,4 @@
-"""The networks of the energy and pairwise rates, by hand."""
+"""The networks of the energy and pairwise rates and of one step, by hand."""
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ from qdfm.algorithms.flowpolicy import FlowPolicy
 from qdfm.data.actions import Discrete, MultiDiscrete
 from qdfm.data.spec import Spec
 from qdfm.flow.rates import PARAMETERISATIONS, off_diagonal
-from qdfm.ratenets import RATE_NETWORKS, EnergyNet, FlowNet, PairNet, time_embedding
+from qdfm.ratenets import RATE_NETWORKS, EnergyNet, FlowNet, PairNet, StartNet, time_embedding
 
 SPEC = Spec((2,), MultiDiscrete((3, 3)))
 
@@ -53,6 +53,26 @@ def test_boltzmann_rates_of_energies_by_hand():
     legal = jnp.asarray([[[True, True, True]], [[True, True, False]]])
     rates = off_diagonal("energy", scores, jnp.zeros((2, 1), int), jnp.full(2, 0.5), legal)
     np.testing.assert_allclose(rates[:, 0], [[0, 4 / 7, 2 / 7], [0, 2 / 3, 0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("source", ["uniform", "mask"])
+def test_where_one_step_decides_the_context_is_all_that_counts(source):
+    """The scores are an MLP's of the context, the same at all states and times."""
+    net = FlowPolicy(SPEC, "posterior", source, 1, 1.0).network((8, 8), False, jax.random.key(0))
+    assert isinstance(net, StartNet)
+    keys = iter(jax.random.split(jax.random.key(1), 20))
+    net = jax.tree.map(lambda leaf: leaf + 0.5 * jax.random.normal(next(keys), leaf.shape), net)
+    x = np.array([[0.3, -1.2], [1.0, 0.5]])
+    first = x @ np.asarray(net.net.first.weight) + np.asarray(net.net.first.bias)
+    due = layer(layer(first, net.net.trunk.layers[0]), net.net.trunk.head).reshape(2, 2, 3)
+    assert np.abs(due[0] - due[1]).max() > 0.1
+    embedded = net.embed(jnp.asarray(x))
+    for t in (0.0, 0.4, 1.0):
+        for current in np.ndindex(*(3 + (source == "mask"),) * 2):
+            states = jnp.tile(jnp.asarray(current), (2, 1))
+            np.testing.assert_allclose(net.scores(embedded, states, jnp.full(2, t)), due, atol=1e-5)
+    several = net.scores(embedded[:, None], jnp.zeros((2, 5, 2), int), jnp.zeros((2, 5)))  # states beside each other
+    np.testing.assert_allclose(several, np.repeat(due[:, None], 5, 1), atol=1e-5)
 
 
 @pytest.mark.parametrize("source", ["uniform", "mask"])

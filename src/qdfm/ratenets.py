@@ -1,4 +1,4 @@
-"""The networks of the flow: what gives the scores that `flow.rates` turns into rates, one kind per parameterisation."""
+"""The networks of the flow, whose scores `flow.rates` makes rates of: by parameterisation, for one step, for teams."""
 
 import math
 from collections.abc import Callable

@@ -1,6 +1,7 @@
 """The contract that every registered algorithm passes: fit, act, save, load, mask, determinism, vmap = loop.
 
-Tests of one algorithm stay on one worker, where what is compiled and fitted is used again.
+QDFM passes it once more for teams, as agents that learn apart. Tests of one algorithm stay on one worker, where what is
+compiled and fitted is used again.
 """
 
 import dataclasses
@@ -21,6 +22,11 @@ from qdfm.train import train
 TINY = {"batch_size": 32, "hidden": (16, 16)}
 TINIER = {"moduli": {"width": 8, "heads": 2, "depth": 1, "horizon": 3, "steps": 3}}
 TEAM_KINDS = ("team", "stateless")
+APART = "qdfm-apart"
+CONFIGS: dict[str, qdfm.algorithms.Config] = {
+    **{name: algorithm(**TINY, **TINIER.get(name, {})) for name, algorithm in ALGORITHMS.items()},
+    APART: QDFM(mixing="apart", **TINY),
+}
 
 
 def random_data(kind: str) -> qdfm.Dataset:
@@ -55,13 +61,17 @@ def random_data(kind: str) -> qdfm.Dataset:
     )  # fmt: skip
 
 
+def for_teams(name: str) -> bool:
+    return CONFIGS[name].teams_only or name == APART
+
+
 def kinds(name: str) -> tuple[str, ...]:
     """The kinds of data that an algorithm is for; the first is the plainest."""
-    return TEAM_KINDS if ALGORITHMS[name].teams_only else ("single", "masked", "parts")
+    return TEAM_KINDS if for_teams(name) else ("single", "masked", "parts")
 
 
 def tiny(name: str, steps: int = 100) -> qdfm.algorithms.Config:
-    config = ALGORITHMS[name](**TINY, **TINIER.get(name, {}))
+    config = CONFIGS[name]
     counts = {f.name: steps for f in dataclasses.fields(config) if f.name.endswith("_steps")}
     return dataclasses.replace(config, **counts)
 
@@ -73,14 +83,14 @@ def fitted(name: str, kind: str, seed: int) -> qdfm.Agent:
 
 def known(agent: qdfm.Agent, obs: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
     """What tells one agent from another: exact probabilities, or of a planner, which has none, what one seed draws."""
-    if ALGORITHMS[agent.config.name].preferences_only:
+    if agent.config.preferences_only:
         return agent.act(obs, mask=mask, seed=0)
     return agent.action_probabilities(obs, mask=mask)
 
 
-NAMES = list(ALGORITHMS)
-CASES = [(name, kind) for name in ALGORITHMS for kind in kinds(name)]
-EXACT_NAMES = [name for name in NAMES if not ALGORITHMS[name].preferences_only]
+NAMES = list(CONFIGS)
+CASES = [(name, kind) for name in NAMES for kind in kinds(name)]
+EXACT_NAMES = [name for name in NAMES if not CONFIGS[name].preferences_only]
 EXACT_CASES = [(name, kind) for name, kind in CASES if name in EXACT_NAMES]
 
 
@@ -91,7 +101,7 @@ def test_fit_act_save_load(name, kind, tmp_path):
     again = tiny(name).fit(data, seed=1, progress=False)
     obs = np.asarray(data.observation[:50])
     mask = None if data.mask is None else np.asarray(data.mask[:50])
-    exact = not ALGORITHMS[name].preferences_only
+    exact = not CONFIGS[name].preferences_only
     p = known(agent, obs, mask)
     if exact:
         shape = (5,) if kind in ("single", "masked") else (3, 2)
@@ -157,7 +167,7 @@ def test_seeds_side_by_side_are_the_seeds_alone(name):
         alone = fitted(name, kind, seed)
         for a, b in zip(jax.tree.leaves(agent.policy), jax.tree.leaves(alone.policy), strict=True):
             # In a team the best joint action of a row may change by rounding where two are nearly as good.
-            np.testing.assert_allclose(a, b, atol=5e-5 if ALGORITHMS[name].teams_only else 1e-5)
+            np.testing.assert_allclose(a, b, atol=5e-5 if for_teams(name) else 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +224,7 @@ def test_two_objectives_and_a_preference(name):
     n = 64
     obs, arm = np.zeros((n, 2)), np.arange(n) % 2
     data = qdfm.Dataset.from_arrays(obs, arm, np.eye(2)[arm], obs, np.ones(n), num_actions=2)
-    if ALGORITHMS[name].teams_only:
+    if for_teams(name):
         obs, arms = np.zeros((n, 2, 1)), np.stack([arm, np.arange(n) // 2 % 2], 1)
         reward = np.eye(2)[arms].mean(1)
         data = qdfm.Dataset.from_arrays(obs, arms, reward, obs, np.ones(n), num_actions=(2, 2), agents=2)

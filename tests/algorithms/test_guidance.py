@@ -226,6 +226,16 @@ def test_beta_for_share_hits_its_target_at_any_scale_of_q(target, scale):
     assert share_by_hand(mu, q, beta) == pytest.approx(target, abs=1e-3)
 
 
+def test_states_without_a_choice_say_nothing_of_beta():
+    rng = np.random.default_rng(2)
+    mu, q = rng.dirichlet(np.ones(16), 50), rng.normal(size=(50, 16))
+    forced = np.concatenate([mu, np.eye(16), np.eye(16)])  # where one choice is left, its share is 1 at any β
+    with np.errstate(divide="ignore"):
+        log_mu = jnp.asarray(np.log(forced), jnp.float32)[:, None]
+    beta = float(beta_for_share(log_mu, jnp.asarray(np.concatenate([q, q[:32]]), jnp.float32)[:, None], 0.3))
+    assert share_by_hand(mu, q, beta) == pytest.approx(0.3, abs=1e-3)
+
+
 def test_beta_ends_at_its_largest_where_even_the_greedy_share_is_above_the_target(x64):
     mu = jnp.log(jnp.asarray([[[0.9, 0.1]]]))
     beta = beta_for_share(mu, jnp.asarray([[[1.0, 0.0]]]), 0.5)

@@ -1,5 +1,6 @@
 """What teams add: rates and policies of one network for all agents, QMIX, the global state, legal joint actions."""
 
+from dataclasses import replace
 from itertools import product
 
 import equinox as eqx
@@ -242,16 +243,55 @@ def test_decentralised_agents_reach_the_marginals_of_the_optimum(data):
     np.testing.assert_allclose(law, np.einsum("bi,bj->bij", best.sum(2), best.sum(1)), atol=0.06)
 
 
-def test_agents_apart_see_their_own_rows(data):
+def uneven_data(masked: bool) -> qdfm.Dataset:
+    """Transitions whose every array is another: two agents with three and two choices, some rows that go on."""
+    rng, n = np.random.default_rng(0), 12
+    seen, then = rng.normal(size=(2, n, 2, 2)).astype(np.float32)
+    action = np.stack([rng.integers(3, size=n), rng.integers(2, size=n)], 1)
+    mask, next_mask = rng.random((2, n, 2, 3)) < 0.5
+    mask[np.arange(n)[:, None], np.arange(2), action] = True
+    next_mask[..., 0] = True
+    ends = np.arange(n) % 4 == 3
+    terminated, truncated = ends & (np.arange(n) < 8), ends & (np.arange(n) >= 8)
+    data = qdfm.Dataset.from_arrays(
+        seen, action, rng.normal(size=(n, 2)), then, terminated, truncated, num_actions=(3, 2), agents=2,
+        preference=rng.dirichlet((1, 1), n),
+    )  # fmt: skip
+    # As they are, with flags of a third choice that the second agent does not have.
+    return replace(data, mask=mask, next_mask=next_mask) if masked else data
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_agents_apart_see_their_own_rows(masked):
+    data = uneven_data(masked)
     rows = OwnRows(data)
-    assert len(rows) == 2 * len(data) and rows.spec.observation_shape == (2,) and rows.spec.categories == (0, 2)
-    batch = rows[jnp.arange(len(rows))]
-    seen = np.asarray(data.observation)[..., 0].reshape(-1)  # the first agent's, the second's, and so on
-    np.testing.assert_array_equal(batch.observation[:, 0], seen)
-    np.testing.assert_array_equal(batch.observation[:, 1], np.tile([0, 1], len(data)))
-    np.testing.assert_array_equal(batch.action[:, 0], np.asarray(data.action).reshape(-1))
-    np.testing.assert_array_equal(batch.mask[:, 0], np.asarray(data.mask).reshape(-1, 3))
-    np.testing.assert_array_equal(batch.reward[:, 0], np.repeat(np.asarray(data.reward)[:, 0], 2))
+    assert len(rows) == 24
+    spec = rows.spec
+    assert (spec.observation_shape, spec.choices, spec.categories) == ((3,), (3,), (0, 0, 2))
+    assert (spec.agents, spec.objectives, spec.state_shape) == (1, 2, None)
+    asked = np.random.default_rng(1).permutation(24)
+    batch = rows[jnp.asarray(asked)]
+    assert batch.spec == spec and batch.state is None and batch.next_state is None
+    exists = [[True, True, True], [True, True, False]]
+    for place, index in enumerate(asked):
+        i, g = divmod(int(index), 2)
+        due = {
+            "observation": [*data.observation[i, g], g],
+            "action": [data.action[i, g]],
+            "reward": data.reward[i],
+            "next_observation": [*data.next_observation[i, g], g],
+            "terminated": i in (3, 7),
+            "truncated": i == 11,
+            "episode": i // 4,
+            "mask": [[exists[g][k] and (not masked or bool(data.mask[i, g, k])) for k in range(3)]],
+            "next_mask": [[exists[g][k] and (not masked or bool(data.next_mask[i, g, k])) for k in range(3)]],
+            "preference": data.preference[i],
+        }
+        for field, value in due.items():
+            np.testing.assert_array_equal(getattr(batch, field)[place], value, err_msg=f"{field} of row {index}")
+    drawn = rows.sample(jax.random.key(0), 500)  # all rows of all agents, and no other
+    known = {tuple(row) for row in np.asarray(batch.observation).tolist()}
+    assert {tuple(row) for row in np.asarray(drawn.observation).tolist()} == known
 
 
 def test_agents_apart_tilt_by_what_their_own_action_is_worth(data):
@@ -284,7 +324,7 @@ def test_refusals():
         qdfm.QDFM(mixing="apart", candidates=2).resolve(SPEC)
     with pytest.raises(qdfm.QDFMError, match='learn apart need execution="decentralised"'):
         qdfm.QDFM(mixing="apart", execution="centralised").resolve(SPEC)
-    with pytest.raises(qdfm.QDFMError, match="at least 0, and 0 for several tokens"):
+    with pytest.raises(qdfm.QDFMError, match="for decisions of one token"):
         qdfm.QDFM(conservatism=1.0).resolve(SPEC)
     for config in (qdfm.QDFM(rates="energy"), qdfm.QDFM(candidates=4)):
         with pytest.raises(qdfm.QDFMError, match='execution="centralised"'):

@@ -52,10 +52,24 @@ def effective_share(log_mu: jax.Array, q: jax.Array, beta: jax.Array | float) ->
     return jnp.exp(jnp.sum(2 * first - second, -1))
 
 
+def mean_share(log_mu: jax.Array, q: jax.Array, beta: jax.Array | float) -> jax.Array:
+    """The mean effective share over the rows that leave a choice; an agent that can only wait says nothing of β."""
+    open_ = jnp.any(jnp.sum(log_mu > -jnp.inf, -1) > 1, -1)  # [B]
+    return jnp.mean(effective_share(log_mu, q, beta), where=open_ | ~jnp.any(open_))
+
+
 def share_of(log_mu: jax.Array, weights: jax.Array) -> jax.Array:
     """The same share `[B]` of tilted weights `[B, T, M]` that are known: 1 / Σ weight² / μ."""
     ratio = jnp.where(log_mu > -jnp.inf, weights**2 / jnp.exp(log_mu), 0)
     return jnp.prod(1 / jnp.sum(ratio, -1), -1)
+
+
+def sharpest(log_mu: jax.Array, q: jax.Array) -> jax.Array:
+    """The largest β of use: SHARP standard deviations of Q under μ."""
+    mu = jnp.exp(log_mu)
+    mean = jnp.einsum("btm,btm->bt", mu, q)[..., None]
+    spread = jnp.sqrt(jnp.mean(jnp.einsum("btm,btm->bt", mu, (q - mean) ** 2)))
+    return jnp.clip(SHARP / jnp.maximum(spread, 1 / BETA_MAX), 1 / BETA_MAX, BETA_MAX)
 
 
 def beta_for_share(log_mu: jax.Array, q: jax.Array, target: float) -> jax.Array:
@@ -64,15 +78,12 @@ def beta_for_share(log_mu: jax.Array, q: jax.Array, target: float) -> jax.Array:
     Where even a greedy choice keeps more than the target (one action everywhere), β ends at SHARP standard deviations
     of Q under μ, which is greedy for all purposes and still above the rounding of Q.
     """
-    mu = jnp.exp(log_mu)
-    mean = jnp.einsum("btm,btm->bt", mu, q)[..., None]
-    spread = jnp.sqrt(jnp.mean(jnp.einsum("btm,btm->bt", mu, (q - mean) ** 2)))
-    largest = jnp.clip(SHARP / jnp.maximum(spread, 1 / BETA_MAX), 1 / BETA_MAX, BETA_MAX)
+    largest = sharpest(log_mu, q)
 
     def halve(_: int, bounds: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = bounds
         middle = (low + high) / 2
-        above = jnp.mean(effective_share(log_mu, q, jnp.exp(middle))) > target
+        above = mean_share(log_mu, q, jnp.exp(middle)) > target
         return jnp.where(above, middle, low), jnp.where(above, high, middle)
 
     start = (jnp.asarray(jnp.log(1 / BETA_MAX), q.dtype), jnp.log(largest).astype(q.dtype))

@@ -108,10 +108,12 @@ class GuidedConfig(CriticConfig):
             raise QDFMError(f"{self.name}: backup_samples is {config.backup_samples}; it must be at least 0.")
         if (config.caution or 0) < 0:
             raise QDFMError(f"{self.name}: caution is {config.caution}; it must be at least 0.")
-        if config.conservatism < 0 or (config.conservatism > 0 and not config.single(spec)):
+        if config.conservatism < 0:
+            raise QDFMError(f"{self.name}: conservatism is {config.conservatism}; it must be at least 0.")
+        if config.conservatism > 0 and not config.single(spec):
             raise QDFMError(
-                f"{self.name}: conservatism is {config.conservatism}; it must be at least 0, and 0 for several tokens "
-                'and for teams without mixing="apart".'
+                f"{self.name}: conservatism is for decisions of one token; leave it at 0, or let the agents of a team "
+                "learn apart where the method can."
             )
         if not 0 < config.share_target <= 1:
             raise QDFMError(f"{self.name}: share_target is {config.share_target}; it must lie in (0, 1].")
@@ -220,8 +222,8 @@ def _follow_beta(
     if config.beta_scale == "mean_abs":
         scale = BETA_MEMORY * config.beta / beta + (1 - BETA_MEMORY) * mean_abs
         return config.beta / jnp.maximum(scale, 1 / guidance.BETA_MAX)
-    excess = jnp.mean(guidance.effective_share(log_mu, q, beta)) - config.share_target
-    return jnp.clip(beta * jnp.exp(BETA_RATE * excess), 1 / guidance.BETA_MAX, guidance.BETA_MAX)
+    excess = guidance.mean_share(log_mu, q, beta) - config.share_target
+    return jnp.clip(beta * jnp.exp(BETA_RATE * excess), 1 / guidance.BETA_MAX, guidance.sharpest(log_mu, q))
 
 
 def update_critic(

@@ -53,7 +53,7 @@ class QDFM(GuidedConfig):
     """uniform or mask (None: uniform for one token, mask for several)."""
     steps: int | None = None
     """Euler steps N of the sampler; training times follow (None: 1 for one token, D for several). At 1, posterior rates
-    have a network that reads the context only, so that an agent cannot be played with more."""
+    have a network that reads the context only: an agent trained with 1 is played with 1, and no other is."""
     alpha: float = 1.0
     """Scale of the rates when sampling."""
     behaviour: str = "flow"
@@ -85,8 +85,8 @@ class QDFM(GuidedConfig):
     """Where a team's values come from: none (one network reads state and joint action) or qmix (the agents' own values,
     mixed so that more of one is never less of all). apart: every agent learns as if it were alone, from its own rows
     and the team's reward, values and all; each one's law is then exact, but nothing coordinates them, and the global
-    state is not read. batch_size then counts rows of agents; what is said here of one token holds, but the critics'
-    defaults are those of several."""
+    state is not read. What is said here of one token holds, but the defaults of critics, pessimism, layer_norm, backup,
+    beta_scale and caution are those of several."""
     candidates: int = 1
     """Actions to draw for a decision, of which the critic's best is taken (1: the flow's own draw; a greedy decision
     draws none). More than 1 in a team: centralised execution, and a critic without the global state."""
@@ -166,7 +166,7 @@ class QDFM(GuidedConfig):
                 'the mask source needs improve_start="source"',
             ),
             (not team and config.execution == "decentralised", "decentralised execution needs several agents"),
-            (not team and config.mixing != "none", f"{config.mixing} needs several agents"),
+            (not team and config.mixing != "none", f'mixing="{config.mixing}" needs several agents; leave mixing out'),
             (
                 config.mixing == "apart" and config.execution == "centralised",
                 'agents that learn apart need execution="decentralised"',
@@ -227,5 +227,6 @@ class QDFM(GuidedConfig):
         config = self.resolve(spec)
         if config.mixing != "apart":
             return Phases(config, spec).algorithm()
-        alone = replace(config, mixing="none", execution="centralised")
+        rows = config.batch_size * spec.agents  # as many as a batch of the team has
+        alone = replace(config, mixing="none", execution="centralised", batch_size=rows)
         return apart(spec, lambda own: Phases(alone.resolve(own), own).algorithm())
