@@ -24,6 +24,7 @@ from qdfm.agent import Agent
 from qdfm.algorithms.base import Config
 from qdfm.checkpoint import write_file
 from qdfm.experiments.report import Table, provenance
+from qdfm.experiments.timing import in_turn
 from qdfm.nets import context
 from qdfm.train import compiled_phase
 
@@ -68,7 +69,7 @@ def phase_time(config: Config, data: Dataset, name: str, seeds: int, length: int
 
 
 def act_times(configs: dict[str, QDFM], data: Dataset) -> dict[str, float]:
-    """Seconds of one decision, NumPy in to NumPy out, interleaved so that all meet the same machine."""
+    """Milliseconds of one decision, NumPy in to NumPy out."""
     spec, one = data.spec, np.asarray(data.observation[0])
     calls: dict[str, Callable[[], Any]] = {}
     for name, config in configs.items():
@@ -84,17 +85,7 @@ def act_times(configs: dict[str, QDFM], data: Dataset) -> dict[str, float]:
 
         compiled = jax.jit(forward)
         calls[f"{BARE}, {name}"] = lambda net=net, compiled=compiled: np.asarray(compiled(net, one[None]))
-    for call in calls.values():
-        for _ in range(20):
-            call()
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(200):
-        for name, call in calls.items():
-            began = time.perf_counter()
-            for _ in range(10):
-                call()
-            times[name].append((time.perf_counter() - began) / 10)
-    return {name: float(np.median(t)) for name, t in times.items()}
+    return in_turn(calls, 2_000, warm=20)
 
 
 def main() -> None:
@@ -165,7 +156,7 @@ def main() -> None:
     payload = {
         "provenance": made,
         "steps_per_second": {k: round(1 / v, 2) for k, v in steps.items()},
-        "act_microseconds": {k: round(1e6 * v, 1) for k, v in acts.items()},
+        "act_microseconds": {k: round(1e3 * v, 1) for k, v in acts.items()},
         "ratios": {k: round(v, 2) for k, v in ratios.items()},
     }
     args.out.parent.mkdir(parents=True, exist_ok=True)

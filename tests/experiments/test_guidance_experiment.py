@@ -78,7 +78,27 @@ def test_means_are_compared_with_the_unguided_mean():
         base = row["rules"][UNGUIDED]
         row["rules"] |= {"unguided-mean": row["rules"]["rule"], "rule-mean": base}
     assert gains(found, "rule-mean", UNGUIDED, "sampled") == [(-5.0, 1.0), (2.0, 1.0)]
-    assert gains(found, "unguided-mean", UNGUIDED, "sampled") == [(0.0, 0.0), (0.0, 0.0)]
+    assert gains(found, "unguided-mean", UNGUIDED, "sampled") == []  # with itself
+
+
+def test_without_the_unguided_mean_means_are_compared_with_nothing(tmp_path):
+    found = made_up()
+    for row in found.values():
+        row["rules"]["rule-mean"] = row["rules"]["rule"]
+    assert gains(found, "rule-mean", UNGUIDED, "sampled") == []
+    for table in tabulate(found, UNGUIDED):
+        rows = {line[0]: line[1:] for line in table.rows}
+        assert rows["rule-mean"] == ["50.0 ± 8.5", "58.0 ± 1.4", "54.0", ""]
+        assert rows["rule"][-1] == "1 of 2"
+    lines = {line.what for line in headlines(found, UNGUIDED)}
+    assert "rule-mean, sampled: mean score" in lines
+    assert not any(what.startswith("rule-mean") and "not worse" in what for what in lines)
+    draw(tmp_path, found, UNGUIDED)
+    for row in found.values():  # and only with the unguided mean, where that alone was run
+        row["rules"]["unguided-mean"] = row["rules"].pop(UNGUIDED)
+    assert gains(found, "rule-mean", UNGUIDED, "greedy") == [(5.0, 1.0), (-2.0, 1.0)]
+    assert gains(found, "rule", UNGUIDED, "greedy") == []
+    assert [line[-1] for line in tabulate(found, UNGUIDED)[0].rows[:3]] == ["", "1 of 2", ""]
 
 
 def test_a_tiny_run(tmp_path, monkeypatch):
@@ -94,6 +114,14 @@ def test_a_tiny_run(tmp_path, monkeypatch):
         finish = branching(*args)
         return lambda config: finished.append(config) or finish(config)
 
+    played = []
+
+    def play(agent: Any, task: str, episodes: int, seed: int, greedy: bool, progress: bool) -> Any:
+        played.append((agent, greedy))
+        return shown(agent, task, episodes, seed, greedy, progress)
+
+    shown = control.play
+    monkeypatch.setattr(control, "play", play)
     monkeypatch.setattr(control, "branching", branch)
     for name, value in (("RULES", rules), ("TOKENS_QDFM", flow), ("CODINGS", {"tokens": Coding("bins", 3)})):
         monkeypatch.setattr(guidance, name, value)
@@ -112,6 +140,10 @@ def test_a_tiny_run(tmp_path, monkeypatch):
         "best": {"warmup": 2, "critic": 2, "improve": 2},
     }
     assert found["best"]["seeds"][0]["greedy"] == found["rule"]["seeds"][0]["greedy"]
+    means = [(agent, greedy) for agent, greedy in played if agent.config.averaged]
+    assert len(means) == 1 and len(played) == 2 * len(rules) - 1  # a mean is played once for both ways
+    both = [shown(means[0][0], HOPPER, 1, 0, greedy, False) for greedy in (False, True)]
+    assert both == [found["rule-mean"]["seeds"][0][how] for how in ("sampled", "greedy")]
     run(replace(settings, resume=True))
     assert len(begun) == 1
     assert EXPERIMENTS["guidance"].load() is run

@@ -8,7 +8,7 @@ import numpy as np
 from qdfm.algorithms import ALGORITHMS, BC, QDFM
 from qdfm.data.actions import Discrete
 from qdfm.data.spec import Spec
-from qdfm.experiments import EXPERIMENTS, runtime
+from qdfm.experiments import EXPERIMENTS, runtime, timing
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.runtime import METHODS, QUICK_NAMES, SCHEDULE, Scale, noise, phase_rates, report, run
 from qdfm.experiments.runtime_report import PAPER_SCALING, draw, extrapolated, headlines, tabulate
@@ -38,6 +38,21 @@ def test_noise_has_the_shape_of_hopper_and_can_be_trained_on():
     assert data.spec.choices == (5,)
     assert set(np.unique(data.action)) == set(range(5))
     assert np.asarray(data.terminated).sum() == 2
+
+
+def test_calls_are_timed_in_turn(monkeypatch):
+    """By a clock that the calls themselves set forward: the first round is slow, then a's median is 3 and b's 20 ms."""
+    lasts = {"a": iter([9.0, 0.001, 0.003, 0.008]), "b": iter([9.0, 0.020, 0.020, 0.500])}
+    clock, called = [0.0], []
+
+    def call(name: str) -> None:
+        called.append(name)
+        clock[0] += next(lasts[name])
+
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+    found = timing.in_turn({"a": lambda: call("a"), "b": lambda: call("b")}, 3, warm=1)
+    assert called == ["a", "b"] * 4
+    np.testing.assert_allclose([found["a"], found["b"]], [3, 20])
 
 
 def speeds(**phases: tuple[int, float]) -> dict[str, Any]:

@@ -64,6 +64,30 @@ def test_tables_and_headlines_of_made_up_cells():
     assert found["QDFM, sampled: share of battles won near the best, of 2 data sets"] == 2  # .2 is not below [.1, .3]
 
 
+def test_variants_stand_beside():
+    """The best of all, a variant of QDFM, is neither bold nor whom QDFM is compared with."""
+    results = {
+        task: {
+            "QDFM": cell([10, 12], [0.5, 0.7]),
+            "QDFM, qmix": cell([18, 19], [0.9, 1.0]),
+            "BC": cell([4, 4], [0.1, 0.1]),
+        }
+        for task in ("smax-3m-medium", "smax-2s3z-poor")
+    }
+    for table in tabulate(results)[:4]:
+        rows = {row[0]: row[1:] for row in table.rows}
+        assert all(text.startswith("**") for text in rows["QDFM"])
+        assert not any("**" in text for text in rows["QDFM, qmix"] + rows["BC"])
+    found = {h.what: h.ours for h in headlines(results)}
+    assert found["QDFM, qmix, sampled: mean return, mean over data sets"] == pytest.approx(18.5)
+    for how, most in (("sampled", 4), ("greedy", 5)):
+        assert found[f"best baseline, {how}: mean return, mean over data sets"] == pytest.approx(most)
+        assert found[f"QDFM, {how}: mean return near the best, of 2 data sets"] == 2
+        assert found[f"QDFM, {how}: share of battles won near the best, of 2 data sets"] == 2
+    alone = {task: {"QDFM, qmix": row["QDFM, qmix"]} for task, row in results.items()}
+    assert tabulate(alone)[0].rows[0][1].startswith("**18.50")  # where nothing else was run
+
+
 def test_a_small_run_and_its_resumption(monkeypatch, tmp_path):
     small = {"hidden": (8,), "batch_size": 8}
     flow = QDFM(warmup_steps=2, critic_steps=2, improve_steps=2, mixing="qmix", samples=2, **small)

@@ -22,7 +22,8 @@ from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control import FULL, QUICK, Coding, Place, Size, play, trained
 from qdfm.experiments.mujoco import schedule
 from qdfm.experiments.report import provenance, write_report
-from qdfm.experiments.runtime import SCHEDULE, Scale, act_times, phase_rates
+from qdfm.experiments.runtime import SCHEDULE, Scale, phase_rates
+from qdfm.experiments.timing import act_times
 
 STEPS = 10_000  # gradient steps after the behaviour is cloned, which takes as many again
 SEEDS = 2
@@ -132,7 +133,7 @@ def times(cells: Cells, model: str, size: Size) -> dict[str, dict[str, Any]]:
         config = models(**changes)[model].scaled(SCHEDULE / STEPS)
 
         def compute(config: QDFM = config) -> dict[str, Any]:
-            acted = act_times({"one": config}, data, TIMING)["one"]
+            acted = act_times({"one": config}, data, TIMING.calls, TIMING.batch)["one"]
             return {"phases": phase_rates(config, data, 1, TIMING), "act_ms": acted["one"]}
 
         key = {"times": asdict(TIMING), "task": TIMED, "coding": asdict(CODING), "config": config.described()}

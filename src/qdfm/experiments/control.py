@@ -131,7 +131,9 @@ def play(agent: Agent, task: str, episodes: int, seed: int, greedy: bool, progre
 
 
 def judge(agent: Agent, place: Place, seed: int, progress: bool) -> dict[str, Any]:
-    """One trained policy, sampled and greedy."""
+    """One trained policy, sampled and greedy; the mean of a law draws nothing and is played once for both."""
+    if isinstance(agent.config, QDFM) and agent.config.averaged:
+        return dict.fromkeys(PLAYED, play(agent, place.task, place.size.episodes, seed, True, progress))
     return {how: play(agent, place.task, place.size.episodes, seed, how == "greedy", progress) for how in PLAYED}
 
 

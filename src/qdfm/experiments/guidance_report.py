@@ -21,9 +21,9 @@ NOTES = (
     "divided by the data's mean |Q|. logged: the last phase weighs the logged actions, not the flow's draws. "
     "best-of-16: of 16 draws of the guided (or unguided) flow the one with the largest g, a way to sample that does "
     "not change a greedy decision. mean: the same flow acts by the mean of its law, which draws nothing, so that "
-    "sampled and greedy are the same but for chance in the episodes; it is compared with the unguided flow's mean. "
-    "Shown are normalised scores, mean ± sample deviation over seeds, and in brackets the difference from the "
-    "unguided flow of the same seed ± its standard error; bold where it is below zero by more than that error."
+    "sampled and greedy are the same episodes; it is compared with the unguided flow's mean. Shown are normalised "
+    "scores, mean ± sample deviation over seeds, and in brackets the difference from the unguided flow of the same "
+    "seed ± its standard error, where that flow was run; bold where it is below zero by more than that error."
 )
 FINDINGS = ""  # of the full run
 MEAN = "-mean"  # ends the names of rules that act by the mean of their law
@@ -32,15 +32,17 @@ MEAN = "-mean"  # ends the names of rules that act by the mean of their law
 def gains(results: Results, rule: str, base: str, how: str) -> list[tuple[float, float | None]]:
     """By data set: a rule's score less that of the unguided flow, and its standard error (None for one seed).
 
-    What acts by the mean of its law is compared with the unguided flow that does so too, where there is one.
+    What acts by the mean of its law is compared with the unguided flow that does so too. Where that flow was not run,
+    or is the rule itself, there is nothing to compare with.
     """
-    if rule.endswith(MEAN) and base + MEAN in _rules(results):
-        base += MEAN
+    base += MEAN if rule.endswith(MEAN) else ""
+    if rule == base or base not in _rules(results):
+        return []
     return [gain(row["rules"][rule], row["rules"][base], how) for row in results.values()]
 
 
 def harmless(results: Results, rule: str, base: str, how: str) -> int | None:
-    """On how many data sets a rule is not worse than the unguided flow beyond one standard error."""
+    """On how many data sets a rule is not worse than the unguided flow beyond one standard error, where known."""
     found = [(change, error) for change, error in gains(results, rule, base, how) if error is not None]
     return sum(change >= -error for change, error in found) if len(found) == len(results) else None
 
@@ -56,37 +58,33 @@ def _rules(results: Results) -> list[str]:
 
 def _scores(results: Results, base: str, how: str) -> Table:
     table = Table(f"{how}: normalised score", ("", *results, "mean", "not worse"))
-    rules = _rules(results)
-    for rule in rules:
+    for rule in _rules(results):
         line = [f"{summarise(scores(row['rules'][rule], how)):.1f}" for row in results.values()]
-        verdict = ""
-        if rule not in (base, base + MEAN) and base in rules:
-            for i, (difference, error) in enumerate(gains(results, rule, base, how)):
-                change = f"{difference:+.1f} ± {number(error)}"
-                line[i] += f" (**{change}**)" if error is not None and difference < -error else f" ({change})"
-            count = harmless(results, rule, base, how)
-            verdict = "–" if count is None else f"{count} of {len(results)}"
+        found, count = gains(results, rule, base, how), harmless(results, rule, base, how)
+        for i, (difference, error) in enumerate(found):
+            change = f"{difference:+.1f} ± {number(error)}"
+            line[i] += f" (**{change}**)" if error is not None and difference < -error else f" ({change})"
+        verdict = f"{count} of {len(results)}" if count is not None else "–" if found else ""
         mean = np.mean([scores(row["rules"][rule], how).mean() for row in results.values()])
         table.add(rule, *line, f"{mean:.1f}", verdict)
-    for label, found in (
+    for label, returns in (
         ("behaviour, data", [data_return(row["behaviour"], task) for task, row in results.items()]),
         ("behaviour, replayed", [row["behaviour"]["replayed"]["score"] for row in results.values()]),
     ):
-        known = [value for value in found if value is not None]
-        mean = float(np.mean(known)) if len(known) == len(found) else None
-        table.add(label, *(number(value) for value in found), number(mean), "")
+        known = [value for value in returns if value is not None]
+        mean = float(np.mean(known)) if len(known) == len(returns) else None
+        table.add(label, *(number(value) for value in returns), number(mean), "")
     return table
 
 
 def headlines(results: Results, base: str) -> list[Headline]:
     """For every rule and way to play: the mean over the data sets, and on how many it does no harm."""
-    lines, rules = [], _rules(results)
+    lines = []
     for how in PLAYED:
-        for rule in rules:
+        for rule in _rules(results):
             mean = np.mean([scores(row["rules"][rule], how).mean() for row in results.values()])
             lines.append(Headline(f"{rule}, {how}: mean score", float(mean)))
-            count = harmless(results, rule, base, how) if rule not in (base, base + MEAN) and base in rules else None
-            if count is not None:
+            if (count := harmless(results, rule, base, how)) is not None:
                 lines.append(Headline(f"{rule}, {how}: not worse than unguided, of {len(results)} data sets", count))
     return lines
 
@@ -95,8 +93,8 @@ def draw(folder: Path, results: Results, base: str) -> None:
     """guidance.png: every rule's difference from the unguided flow, by data set."""
     from matplotlib.figure import Figure
 
-    rules = [rule for rule in _rules(results) if rule not in (base, base + MEAN)]
-    if base not in _rules(results) or not rules:
+    rules = [rule for rule in _rules(results) if gains(results, rule, base, PLAYED[0])]
+    if not rules:
         return
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     for axes, how in zip(figure.subplots(1, len(PLAYED), sharey=True), PLAYED, strict=True):

@@ -25,8 +25,8 @@ from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.mo_hopper_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
 from qdfm.experiments.mujoco import schedule
 from qdfm.experiments.report import provenance, write_report
-from qdfm.experiments.runtime import Scale, act_times
-from qdfm.experiments.timing import here_and_on_cpu
+from qdfm.experiments.runtime import Scale
+from qdfm.experiments.timing import act_times, here_and_on_cpu
 from qdfm.metrics import hypervolume, non_dominated, sparsity
 from qdfm.train import fingerprint, train
 
@@ -159,6 +159,6 @@ def timed(cells: Cells, quality: str, methods: dict[str, Config], settings: Sett
     key = described(quality, settings.quick) | {"times": {name: config.described() for name, config in methods.items()}}
 
     def compute() -> dict[str, Any]:
-        return here_and_on_cpu(lambda: act_times(methods, data_of(quality, settings.quick), TIMED))
+        return here_and_on_cpu(lambda: act_times(methods, data_of(quality, settings.quick), TIMED.calls, TIMED.batch))
 
     return cells.get(key, compute)

@@ -1,5 +1,6 @@
 """The tables of `mujoco`: scores by setting and way to play, guidance against none, and what training cost."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from qdfm.experiments.control import (
     scores,
     total_steps,
 )
-from qdfm.experiments.report import PLAYED, Headline, Table, marked, near_best, number, shown
+from qdfm.experiments.report import PLAYED, Headline, Table, marked, near_best, number, rivals, shown
 
 # By setting and task: the cell of the behaviour, and under "methods" those of the methods.
 Results = dict[str, dict[str, dict[str, Any]]]
@@ -41,13 +42,13 @@ NOTES = (
     "Codebook: the nearest of 256 joint actions, k-means on the data (the paper does not say how it quantises). "
     "Tokens: 41 bins per dimension, a token each. Scores are means over the episodes of a seed; shown are the mean ± "
     "sample standard deviation over seeds and the 95 % bootstrap interval of the mean over seeds. Bold: the best "
-    "mean; •: not below the interval of the best among QDFM and the baselines, not QDFM's variants (for the codebook, "
-    "the paper's seven baselines; BC, BoltzBC and IQL stand beside). Mean: over the data sets, seed by seed. The "
+    "mean of QDFM and the baselines, not of QDFM's variants (for the codebook, of the paper's seven baselines; BC, "
+    "BoltzBC and IQL stand beside); •: not below its interval. Mean: over the data sets, seed by seed. The "
     "paper's rows are its figures after 1,000,000 steps; ours have the steps that the last table shows, equally many "
     "within a setting. Sampled: each method's own policy; greedy: its most likely action. BCQ and GreedyQ have only "
     "one way to play, and best-of-n is a way to sample, so that its greedy row is QDFM's; mean: the action is the "
-    "mean of the law, both ways. QDFM, BoltzBC, GreedyQ and BoltzQ share one kind of critic (four networks, layer "
-    "norm, read as mean − std); the others have their own.\n\n"
+    "mean of the law, which draws nothing, so that both rows are the same episodes. QDFM, BoltzBC, GreedyQ and BoltzQ "
+    "share one kind of critic (four networks, layer norm, read as mean − std); the others have their own.\n\n"
     "Unguided: the flow before the last phase, the same run as the guided one up to there, so that their difference "
     "is taken seed by seed; its standard error is that of these differences."
 )
@@ -62,10 +63,11 @@ def tabulate(results: Results) -> list[Table]:
     return tables + [_cost(setting, rows) for setting, rows in results.items()]
 
 
-def rivals(setting: str, names: Any) -> tuple[str, ...]:
-    """Whose best the others are compared with: QDFM (not its variants) and the paper's seven, or all for tokens."""
-    kept = tuple(name for name in names if not (name.startswith("QDFM-") or (setting == "codebook" and name in BESIDE)))
-    return kept or tuple(names)
+def _rivals(setting: str, names: Iterable[str]) -> tuple[str, ...]:
+    """QDFM and the baselines; for the codebook, those of the paper."""
+    every = tuple(names)
+    variants = [name for name in every if name.startswith("QDFM-")]
+    return rivals(every, (*variants, *BESIDE) if setting == "codebook" else variants)
 
 
 def over_tasks(rows: dict[str, dict[str, Any]], name: str, how: str) -> np.ndarray:
@@ -86,7 +88,7 @@ def _scores(setting: str, rows: dict[str, dict[str, Any]], how: str) -> Table:
     columns = by_column(rows, how)
     table = Table(f"{setting}, {how}: normalised score", ("", *columns))
     for name in next(iter(columns.values())):
-        table.add(name, *(marked(values, name, rivals(setting, values)) for values in columns.values()))
+        table.add(name, *(marked(values, name, _rivals(setting, values)) for values in columns.values()))
         if setting == "codebook" and name in PAPER:
             table.add(f"paper: {name}", *(f"{v:.1f}" for v in _printed(name, columns)))
     tasks = list(rows)
@@ -166,6 +168,6 @@ def _standings(setting: str, rows: dict[str, dict[str, Any]]) -> list[Headline]:
     for how in PLAYED:
         columns = [values for task, values in by_column(rows, how).items() if task != "mean"]
         if all("QDFM" in values for values in columns):
-            near = sum(near_best(values, "QDFM", rivals(setting, values)) for values in columns)
+            near = sum(near_best(values, "QDFM", _rivals(setting, values)) for values in columns)
             lines.append(Headline(f"{setting}: QDFM near the best, of {len(rows)} data sets, {how}", near))
     return lines

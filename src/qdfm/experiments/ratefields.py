@@ -26,7 +26,7 @@ from qdfm.data.actions import Discrete
 from qdfm.data.spec import Spec
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.report import provenance
-from qdfm.experiments.timing import here_and_on_cpu
+from qdfm.experiments.timing import here_and_on_cpu, in_turn
 from qdfm.flow import losses
 from qdfm.flow.path import draw_times
 from qdfm.metrics import total_variation
@@ -245,7 +245,6 @@ def act_times(fields: list[str], scale: Scale) -> dict[str, dict[str, float]]:
 
 
 def _act_times(fields: list[str], scale: Scale) -> dict[str, float]:
-    """The fields are called in turn, so that all meet the same machine."""
     loss = {method.rates: method.loss for method in METHODS.values()}
     configs = {name: QDFM(rates=name, loss=loss[name], steps=scale.euler, hidden=scale.hidden) for name in fields}
     if OURS in fields:
@@ -257,12 +256,4 @@ def _act_times(fields: list[str], scale: Scale) -> dict[str, float]:
         algorithm = config.build(scale.spec)
         agent = Agent(config, scale.spec, algorithm.policy(algorithm.init(jax.random.key(0))))
         calls[name] = partial(agent.act, observation)
-        for _ in range(10):
-            calls[name]()
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(scale.calls):
-        for name, call in calls.items():
-            began = time.perf_counter()
-            call()
-            times[name].append(time.perf_counter() - began)
-    return {name: 1e3 * float(np.median(t)) for name, t in times.items()}
+    return in_turn(calls, scale.calls)

@@ -107,6 +107,12 @@ def shown(values: np.ndarray, digits: int = 1) -> str:
     return f"{summarise(values):.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
+def rivals(names: Iterable[str], variants: Iterable[str]) -> tuple[str, ...]:
+    """Whose best all are compared with: all but the variants, which stand beside; all where nothing else was run."""
+    every, beside = tuple(names), frozenset(variants)
+    return tuple(name for name in every if name not in beside) or every
+
+
 def near_best(by_name: dict[str, np.ndarray], name: str, rivals: tuple[str, ...]) -> bool:
     """Whether the mean of a method is not below the interval of the best mean among the rivals `[seeds]` each."""
     best = max((by_name[rival] for rival in rivals), key=np.mean)

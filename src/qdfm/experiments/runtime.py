@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qdfm.agent import Agent
 from qdfm.algorithms import QDFM
 from qdfm.algorithms.base import Config
 from qdfm.collect.mujoco import MILLION
@@ -26,7 +25,7 @@ from qdfm.experiments.control import Coding, load
 from qdfm.experiments.mujoco import baselines, schedule
 from qdfm.experiments.report import provenance, write_report
 from qdfm.experiments.runtime_report import FINDINGS, NOTES, draw, headlines, tabulate
-from qdfm.experiments.timing import here_and_on_cpu
+from qdfm.experiments.timing import act_times, here_and_on_cpu
 from qdfm.train import compiled_phase, seed_keys, train
 
 SCHEDULE = 1_000_000  # the paper's gradient steps; QDFM has 150k + 500k + 350k of them
@@ -129,12 +128,12 @@ def schedule_part(cells: Cells, scale: Scale, names: Iterable[str], progress: bo
 
 def act_part(cells: Cells, scale: Scale, names: Iterable[str], progress: bool) -> dict[str, Any]:
     """Milliseconds of one action and of a batch, on the device that trains and on the CPU of the same machine."""
-    chosen = list(names)
-    described = {name: METHODS[name].described() for name in chosen}
+    methods = {name: METHODS[name] for name in names}
+    described = {name: config.described() for name, config in methods.items()}
     shared = {"part": "act", "scale": _only(scale, "transitions", "choices", "calls", "batch"), "configs": described}
 
     def compute() -> dict[str, Any]:
-        return here_and_on_cpu(lambda: act_times({name: METHODS[name] for name in chosen}, _data(scale), scale))
+        return here_and_on_cpu(lambda: act_times(methods, _data(scale), scale.calls, scale.batch))
 
     return cells.get(shared, compute)
 
@@ -214,35 +213,4 @@ def phase_rates(config: Config, dataset: Dataset, seeds: int, scale: Scale) -> d
             times.append(time.perf_counter() - began)
         speed = scale.chunk / float(np.median(times[WARM:]))
         out[phase.name] = {"steps": phase.steps, "steps_per_second": speed}
-    return out
-
-
-def act_times(configs: dict[str, Config], data: Dataset, scale: Scale) -> dict[str, dict[str, float]]:
-    """Milliseconds of one action and of a batch, medians; the methods are called in turn and meet the same machine.
-
-    The networks are not trained, which changes no time, but the phases are prepared: MODULI then knows the preferences
-    of the data, and slides to others only.
-    """
-    one, many = data.observation[0], data.observation[: scale.batch]
-    even = np.full(data.spec.objectives, 1 / data.spec.objectives)
-    agents: dict[str, Agent] = {}
-    for name, config in configs.items():
-        adapted, key = config.adapt(data), jax.random.key(0)
-        config, rows = config.resolve(adapted.spec), adapted.normalised()
-        algorithm = config.build(adapted.spec)
-        state = algorithm.init(key)
-        for phase in algorithm.phases:
-            state = phase.prepare(state, rows, key) if phase.prepare else state
-        agents[name] = Agent(config, adapted.spec, algorithm.policy(state))
-    out: dict[str, dict[str, float]] = {name: {} for name in agents}
-    for what, observation, calls in (("one", one, scale.calls), ("batch", many, scale.calls // 10)):
-        times: dict[str, list[float]] = {name: [] for name in agents}
-        for call in range(10 + calls):
-            for name, agent in agents.items():
-                began = time.perf_counter()
-                agent.act(observation, even)
-                if call >= 10:  # the first ones compile and warm up
-                    times[name].append(time.perf_counter() - began)
-        for name, taken in times.items():
-            out[name][what] = 1e3 * float(np.median(taken))
     return out

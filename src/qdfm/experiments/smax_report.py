@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from qdfm.experiments.report import PLAYED, Headline, Table, draw_ways, marked, near_best, number
+from qdfm.experiments.report import PLAYED, Headline, Table, draw_ways, marked, near_best, number, rivals
 
 MEASURES = {"return": "mean return", "won": "share of battles won"}
-OURS = ("QDFM", "QDFM, qmix", "QDFM, qmix, centralised")
+VARIANTS = ("QDFM, qmix", "QDFM, qmix, centralised")
+OURS = ("QDFM", *VARIANTS)
 # The paper's returns and win rates on SMAC's own data, which are others: return (win rate).
 PAPER_METHODS = ("BC", "MACQL", "CFCQL", "OMAR", "OMIGA", "QDFM")
 PAPER: dict[str, dict[str, str]] = {
@@ -37,14 +38,14 @@ NOTES = (
     "compare with SMAC's 20 at most. The data are battles of our own policies, trained by the project's MAPPO and "
     "stopped at several win rates; their statistics stand in the last row of each table. The paper plays StarCraft II "
     "itself on other data: its figures are for orientation. Shown are mean ± sample standard deviation over seeds "
-    "and the 95 % bootstrap interval of the mean; bold: the best mean; •: not below the interval of the best. "
-    "Sampled: actions drawn from the policy; greedy: its most likely ones. MACQL and CFCQL choose the best action by "
-    "their values and have only one way to play. QDFM: every agent learns apart, from its own rows and the team's "
-    "reward, and its critic is kept low for actions that were not logged; qmix: a QMIX critic of the joint action "
-    "weighs whole joint actions, the rates read an agent's own observation and current action; qmix, centralised: the "
-    "rates read all observations and the joint action. BC: a softmax of each agent's own observation; joint: the "
-    "unguided flow of the joint action. QDFM's settings were chosen among a few on some of these data sets. Near the "
-    "best counts QDFM and the baselines, not QDFM's variants."
+    "and the 95 % bootstrap interval of the mean; bold: the best mean of QDFM and the baselines, not of QDFM's "
+    "variants; •: not below its interval. Sampled: actions drawn from the policy; greedy: its most likely ones. MACQL "
+    "and CFCQL choose the best action by their values and have only one way to play. QDFM: every agent learns apart, "
+    "from its own rows and the team's reward, and its critic is kept low for actions that were not logged; qmix: a "
+    "QMIX critic of the joint action weighs whole joint actions, the rates read an agent's own observation and current "
+    "action; qmix, centralised: the rates read all observations and the joint action. BC: a softmax of each agent's "
+    "own observation; joint: the unguided flow of the joint action. QDFM's settings were chosen among a few on some of "
+    "these data sets."
 )
 FINDINGS = ""  # of the full run
 
@@ -72,12 +73,12 @@ def _names(results: Results) -> list[str]:
 def _table(results: Results, how: str, measure: str) -> Table:
     table = Table(f"{how}: {MEASURES[measure]}", ("", *results, "mean"))
     names = _names(results)
-    rivals = tuple(name for name in names if name == "QDFM" or name not in OURS) or tuple(names)
+    compared = rivals(names, VARIANTS)
     columns = [{name: values(row[name], how, measure) for name in names} for row in results.values()]
     columns.append({name: over_tasks(results, name, how, measure) for name in names})
     digits = 2 if measure == "return" else 3
     for name in names:
-        table.add(name, *(marked(column, name, rivals, digits) for column in columns))
+        table.add(name, *(marked(column, name, compared, digits) for column in columns))
     if any(task in PAPER for task in results) and measure == "return" and how == PLAYED[0]:
         for name in (n for n in names if any(n in PAPER.get(task, {}) for task in results)):
             table.add(f"paper: {name}", *(PAPER.get(task, {}).get(name, "–") for task in results), "–")
@@ -100,18 +101,18 @@ def _cost(results: Results) -> Table:
 def headlines(results: Results) -> list[Headline]:
     """QDFM's mean over the data sets beside the best baseline's, and on how many it is near the best."""
     names, lines = _names(results), []
-    rivals = [name for name in names if name not in OURS]
+    baselines = [name for name in names if name not in OURS]
     for how in PLAYED:
         for measure, words in MEASURES.items():
             for name in (n for n in names if n in OURS):
                 mean = float(over_tasks(results, name, how, measure).mean())
                 lines.append(Headline(f"{name}, {how}: {words}, mean over data sets", mean))
-            if rivals:
-                best = max(float(over_tasks(results, name, how, measure).mean()) for name in rivals)
+            if baselines:
+                best = max(float(over_tasks(results, name, how, measure).mean()) for name in baselines)
                 lines.append(Headline(f"best baseline, {how}: {words}, mean over data sets", best))
             if "QDFM" in names:
                 near = sum(
-                    near_best({n: values(row[n], how, measure) for n in names}, "QDFM", ("QDFM", *rivals))
+                    near_best({n: values(row[n], how, measure) for n in names}, "QDFM", rivals(names, VARIANTS))
                     for row in results.values()
                 )
                 lines.append(Headline(f"QDFM, {how}: {words} near the best, of {len(results)} data sets", near))

@@ -1,9 +1,51 @@
-"""What experiments time on the device that trains and on the CPU beside it."""
+"""What experiments time: calls in turn, actions, on the device that trains and on the CPU beside it."""
 
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
+
+from qdfm.agent import Agent
+from qdfm.algorithms.base import Config
+from qdfm.data.dataset import Dataset
+
+
+def in_turn(calls: dict[str, Callable[[], Any]], count: int, warm: int = 10) -> dict[str, float]:
+    """Milliseconds of each call, the median of `count`; the calls take turns, so that all meet the same machine."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(warm + count):
+        for name, call in calls.items():
+            began = time.perf_counter()
+            call()
+            if turn >= warm:  # the first ones compile and warm up
+                times[name].append(time.perf_counter() - began)
+    return {name: 1e3 * float(np.median(taken)) for name, taken in times.items()}
+
+
+def act_times(configs: dict[str, Config], data: Dataset, calls: int, batch: int) -> dict[str, dict[str, float]]:
+    """Milliseconds of one action and of a batch, of which a tenth as many are timed; the methods act in turn.
+
+    The networks are not trained, which changes no time, but the phases are prepared: MODULI then knows the preferences
+    of the data, and slides to others only.
+    """
+    even = np.full(data.spec.objectives, 1 / data.spec.objectives)
+    agents: dict[str, Agent] = {}
+    for name, config in configs.items():
+        adapted, key = config.adapt(data), jax.random.key(0)
+        config, rows = config.resolve(adapted.spec), adapted.normalised()
+        algorithm = config.build(adapted.spec)
+        state = algorithm.init(key)
+        for phase in algorithm.phases:
+            state = phase.prepare(state, rows, key) if phase.prepare else state
+        agents[name] = Agent(config, adapted.spec, algorithm.policy(state))
+    one, many = (
+        in_turn({name: partial(agent.act, seen, even) for name, agent in agents.items()}, count)
+        for seen, count in ((data.observation[0], calls), (data.observation[:batch], calls // 10))
+    )
+    return {name: {"one": one[name], "batch": many[name]} for name in agents}
 
 
 def here_and_on_cpu(measure: Callable[[], Any]) -> dict[str, Any]:
