@@ -243,6 +243,14 @@ def test_conservative_values_of_the_best_action_are_those_of_cql():
     assert np.abs(law - tilted(cql(0.3), 2.0)).sum(1).max() / 2 < 0.04
 
 
+def test_a_flow_beside_its_critic_has_qdfm_s_fixed_point():
+    """The flow's own value is the tilt's, once it is the tilt; no last phase is needed."""
+    q, law = fitted("qdfm", logged(), together=True, improve_steps=0)
+    exact_q, exact_law = CASES["qdfm"][1]()
+    assert np.abs(q - exact_q).max() < 0.04 * np.abs(exact_q).max()
+    assert np.abs(law - exact_law).sum(1).max() / 2 < 0.04
+
+
 def test_an_energy_network_as_guidance_has_qdfm_s_fixed_point():
     q, law = fitted("qdfm", logged(), guidance="energy", energy_steps=3_000)
     exact_q, exact_law = CASES["qdfm"][1]()

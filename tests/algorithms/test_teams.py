@@ -324,6 +324,10 @@ def test_refusals():
         qdfm.QDFM(mixing="apart", candidates=2).resolve(SPEC)
     with pytest.raises(qdfm.QDFMError, match='learn apart need execution="decentralised"'):
         qdfm.QDFM(mixing="apart", execution="centralised").resolve(SPEC)
+    with pytest.raises(qdfm.QDFMError, match="together needs one token, enumerated endpoints"):
+        qdfm.QDFM(together=True).resolve(SPEC)
+    with pytest.raises(qdfm.QDFMError, match="leave backup and backup_samples out"):
+        qdfm.QDFM(together=True, mixing="apart", backup="max").resolve(SPEC)
     with pytest.raises(qdfm.QDFMError, match="for decisions of one token"):
         qdfm.QDFM(conservatism=1.0).resolve(SPEC)
     for config in (qdfm.QDFM(rates="energy"), qdfm.QDFM(candidates=4)):

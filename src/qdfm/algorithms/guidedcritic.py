@@ -245,6 +245,15 @@ def update_critic(
     return CriticState(new, beta), metrics | {"beta": beta}
 
 
+def follow_beta(
+    config: GuidedConfig, spec: Spec, state: CriticState, batch: Dataset, preference: jax.Array, support: Support,
+    mean_abs: jax.Array,
+) -> CriticState:  # fmt: skip
+    """The critic with a β that has followed what guidance weighs the candidates at a batch by, and the mean |Q|."""
+    q = guiding_values(config, spec, state.learner.average, config.seen(batch), preference, support)
+    return CriticState(state.learner, _follow_beta(config, state.beta, mean_abs, support.log_mu, q))
+
+
 def fit_beta(
     config: GuidedConfig, spec: Spec, state: CriticState, batch: Dataset, preference: jax.Array, support: Support
 ) -> jax.Array:

@@ -73,6 +73,10 @@ class QDFM(GuidedConfig):
     """M, endpoints per state where they are drawn."""
     renew_every: int = 1000
     """K_renew: steps after which the proposal of model endpoints is refreshed."""
+    together: bool = False
+    """Whether the second phase trains the flow beside the critic, for one token with enumerated endpoints: a state is
+    worth what the flow makes of it, and the flow follows the tilt by these values from step to step. The fixed point is
+    that of the Boltzmann backup; on the way a policy that lags behind the values is not drawn to their errors."""
     guidance: str = "direct"
     """What weighs the endpoints: direct (exp(βQ) itself) or energy (a network that was taught to, MO-CEP)."""
     energy_steps: int = 20_000
@@ -126,7 +130,9 @@ class QDFM(GuidedConfig):
             "endpoints": "enumerated" if small else "data" if local and self.guidance == "direct" else "behaviour",
             "backup_samples": 0 if single else 2,
         }
-        config = replace(super().resolve(spec), **{k: v for k, v in filled.items() if getattr(self, k) is None})
+        asked = replace(self, backup=self.backup or "boltzmann") if self.together else self
+        config = super(QDFM, asked).resolve(spec)
+        config = replace(config, **{k: v for k, v in filled.items() if getattr(self, k) is None})
         for field, known in (
             ("rates", tuple(PARAMETERISATIONS)),
             ("loss", losses.LOSSES),
@@ -159,6 +165,21 @@ class QDFM(GuidedConfig):
                 config.guidance == "energy" and config.endpoints in ("data", "model"),
                 f'the energy network weighs endpoints of the behaviour; endpoints="{config.endpoints}" needs '
                 'guidance="direct"',
+            ),
+            (
+                config.together
+                and (
+                    config.endpoints != "enumerated"
+                    or config.guidance != "direct"
+                    or config.behaviour != "flow"
+                    or not PARAMETERISATIONS[config.rates].posterior
+                ),
+                "together needs one token, enumerated endpoints, direct guidance, a flow as behaviour and posterior or "
+                "energy rates",
+            ),
+            (
+                config.together and (config.backup != "boltzmann" or config.backup_samples != 0),
+                "together values states by the flow itself; leave backup and backup_samples out",
             ),
             (config.source == "mask" and config.act_start == "behaviour", 'the mask source needs act_start="source"'),
             (
@@ -219,8 +240,8 @@ class QDFM(GuidedConfig):
 
     def flow_rate(self) -> Rate:
         """Constant, or falling in each phase that trains the flow."""
-        rate = self.learning_rate
-        return falling(rate, self.warmup_steps, self.improve_steps) if self.decay else rate
+        steps = (self.warmup_steps, *(self.critic_steps,) * self.together, self.improve_steps)
+        return falling(self.learning_rate, *steps) if self.decay else self.learning_rate
 
     def build(self, spec: Spec) -> Algorithm:
         """The algorithm for one spec."""

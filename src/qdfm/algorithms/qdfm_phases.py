@@ -15,9 +15,11 @@ from qdfm.algorithms.flowpolicy import FlowPolicy
 from qdfm.algorithms.guidedcritic import (
     BETA_ROWS,
     CriticState,
+    Support,
     drawn_support,
     first_beta,
     fit_beta,
+    follow_beta,
     guiding_values,
     update_critic,
 )
@@ -61,9 +63,10 @@ class Phases:
         config, spec = self.config, self.spec
         network = config.behaviour == "network"
         warmup = Phase("warmup", config.warmup_steps, self.warmup)
-        critic = Phase(
-            "critic", config.critic_steps, self.critic, None if network else self.freeze, self.rows.cache_next
-        )
+        freeze = None if network else self.freeze
+        critic = Phase("critic", config.critic_steps, self.critic, freeze, self.rows.cache_next)
+        if config.together:
+            critic = critic._replace(update=self.both, cache=None)
         taught = config.guidance == "energy"
         improve = Phase(
             "improve", config.improve_steps, self.improve, None if taught else self.fit_guidance, self.rows.cache
@@ -136,6 +139,18 @@ class Phases:
         critic, metrics = update_critic(self.config, self.spec, state.critic, batch, preference, support)
         return replace(state, critic=critic), metrics
 
+    def both(self, state: State, dataset: Dataset, cache: None, key: jax.Array) -> tuple[State, Metrics]:
+        """A step of the critic, which values states by the flow as it stands, and one of the flow towards its tilt."""
+        config, spec = self.config, self.spec
+        rows, omega, *lots = jax.random.split(key, 5)
+        index, batch, preference = self.batch(dataset, rows, omega)
+        law = Support(self.rows.log_law(state.flow.average, batch.next_observation, preference, batch.next_mask))
+        critic, metrics = update_critic(replace(config, backup="mean"), spec, state.critic, batch, preference, law)
+        support = self.rows.support(state, batch, preference, lots[0])
+        critic = follow_beta(config, spec, critic, batch, preference, support, metrics["q_abs"])
+        state, more = self.approach(replace(state, critic=critic), index, batch, preference, None, *lots)
+        return state, metrics | more | {"loss": metrics["loss"], "flow_loss": more["loss"]}
+
     # Phase 3
 
     def fit_guidance(self, state: State, dataset: Dataset, key: jax.Array) -> State:
@@ -168,9 +183,15 @@ class Phases:
 
     def improve(self, state: State, dataset: Dataset, cache: Any, key: jax.Array) -> tuple[State, Metrics]:
         """The Q-weighted flow-matching loss."""
+        rows, omega, *lots = jax.random.split(key, 5)
+        return self.approach(state, *self.batch(dataset, rows, omega), cache, *lots)
+
+    def approach(
+        self, state: State, index: jax.Array, batch: Dataset, preference: jax.Array, cache: Any, draws: jax.Array,
+        start: jax.Array, path: jax.Array,
+    ) -> tuple[State, Metrics]:  # fmt: skip
+        """One step of the flow towards reweighted endpoints at a batch."""
         config = self.config
-        rows, omega, draws, start, path = jax.random.split(key, 5)
-        index, batch, preference = self.batch(dataset, rows, omega)
         legal = legal_choices(self.spec, batch.mask, len(batch))
         renew = state.step % config.renew_every == 0
         if config.endpoints == "model":

@@ -78,11 +78,17 @@ class Rows:
         """log μ̂ `[B, 1, K]` of one token."""
         if self.config.behaviour == "network":
             return log_softmax_of(self.spec, state.behaviour.average, observation, preference, mask)
+        return self.log_law(state.behaviour, observation, preference, mask)
+
+    def log_law(
+        self, net: RateNet, observation: jax.Array, preference: jax.Array, mask: jax.Array | None
+    ) -> jax.Array:  # fmt: skip
+        """The logarithm of a flow's law `[B, 1, K]` of one token."""
         legal = legal_choices(self.spec, mask, len(observation))
         x = context(self.spec, observation, preference)
         if self.policy.posterior:  # one evaluation instead of K · N
-            return jnp.where(legal, self.policy.first_law(state.behaviour, x, legal), -jnp.inf)
-        return jnp.log(self.policy.law(state.behaviour, x, legal))[:, None]
+            return jnp.where(legal, self.policy.first_law(net, x, legal), -jnp.inf)
+        return jnp.log(self.policy.law(net, x, legal))[:, None]
 
     def support(self, state: State, batch: Dataset, preference: jax.Array, key: jax.Array) -> Support:
         """Candidate endpoints at a batch, as the switch `endpoints` says."""
