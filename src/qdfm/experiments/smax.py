@@ -26,11 +26,12 @@ STEPS = 10_000  # gradient steps of every method
 EPISODES, QUICK_EPISODES, QUICK_SHARE = 400, 50, 0.01  # battles per seed and way to play; of a quick run, and its steps
 CLONED = round(0.2 * STEPS)  # of CFCQL, to know its behaviour
 TARGET_RATE = 0.02  # of all critics: so few steps would not do with slower targets
-# Agents that learn apart, each with values of its guided policy, kept low for actions that were not logged: values of
-# joint actions are learned too slowly from so few battles. The share is below what the laws have: a sharp tilt.
+# Agents that learn apart, each flow beside its critic, whose values of actions that were not logged are kept low;
+# values of joint actions are learned too slowly from so few battles. The share is below what most laws have: a sharp
+# tilt.
 FLOW = QDFM(
-    warmup_steps=round(0.1 * STEPS), critic_steps=round(0.8 * STEPS), improve_steps=round(0.1 * STEPS),
-    mixing="apart", conservatism=0.5, backup="boltzmann", share_target=0.05, target_rate=TARGET_RATE,
+    warmup_steps=round(0.1 * STEPS), critic_steps=round(0.9 * STEPS), improve_steps=0, mixing="apart", together=True,
+    conservatism=0.5, share_target=0.05, critics=2, pessimism="min", target_rate=TARGET_RATE,
 )  # fmt: skip
 # Values of joint actions, of the best of eight draws of the behaviour.
 TEAM = QDFM(

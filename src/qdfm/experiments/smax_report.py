@@ -41,11 +41,12 @@ NOTES = (
     "and the 95 % bootstrap interval of the mean; bold: the best mean of QDFM and the baselines, not of QDFM's "
     "variants; •: not below its interval. Sampled: actions drawn from the policy; greedy: its most likely ones. MACQL "
     "and CFCQL choose the best action by their values and have only one way to play. QDFM: every agent learns apart, "
-    "from its own rows and the team's reward, and its critic is kept low for actions that were not logged; qmix: a "
-    "QMIX critic of the joint action weighs whole joint actions, the rates read an agent's own observation and current "
-    "action; qmix, centralised: the rates read all observations and the joint action. BC: a softmax of each agent's "
-    "own observation; joint: the unguided flow of the joint action. QDFM's settings were chosen among a few on some of "
-    "these data sets."
+    "from its own rows and the team's reward, its flow beside its critic, which is kept low for actions that were not "
+    "logged, in batches of as many transitions of the team as the others have; qmix: a QMIX critic of the joint action "
+    "weighs whole joint actions, the rates read an agent's own observation and current action; qmix, centralised: the "
+    "rates read all observations and the joint action. BC: a softmax of each agent's own observation; joint: the "
+    "unguided flow of the joint action. QDFM's settings were chosen among some twenty on 3m-poor, 2s3z-medium and "
+    "2s3z-medium-replay, by one seed; the baselines have one setting each, near their authors'."
 )
 FINDINGS = ""  # of the full run
 
