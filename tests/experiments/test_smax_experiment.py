@@ -12,7 +12,7 @@ from qdfm.envs.smax import TASKS
 from qdfm.experiments import EXPERIMENTS, smax
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.smax import METHODS, STEPS, run
-from qdfm.experiments.smax_report import OURS, PAPER, PAPER_METHODS, headlines, tabulate
+from qdfm.experiments.smax_report import OURS, PAPER, PAPER_METHODS, draw, headlines, tabulate
 
 TEAM = Spec((3, 4), MultiDiscrete((5,) * 3), agents=3, state_shape=(6,))
 
@@ -86,6 +86,29 @@ def test_variants_stand_beside():
         assert found[f"QDFM, {how}: share of battles won near the best, of 2 data sets"] == 2
     alone = {task: {"QDFM, qmix": row["QDFM, qmix"]} for task, row in results.items()}
     assert tabulate(alone)[0].rows[0][1].startswith("**18.50")  # where nothing else was run
+
+
+def test_a_variant_that_was_not_run_everywhere(tmp_path):
+    one = {"QDFM": cell([10, 12], [0.5, 0.7]), "BC": cell([4, 4], [0.1, 0.1])}
+    results = {"smax-3m-medium": one, "smax-2s3z-poor": one | {"QDFM, qmix": cell([20, 20], [1.0, 1.0])}}
+    tables = tabulate(results)
+    assert next(row for row in tables[0].rows if row[0] == "QDFM, qmix")[1:] == [
+        "–", "20.00 ± 0.00 [20.00, 20.00] •", "–",
+    ]  # fmt: skip
+    assert [row[-1] for row in tables[4].rows] == ["–", "1.5"]
+    assert not any(h.what.startswith("QDFM, qmix") for h in headlines(results))
+    draw(tmp_path, results)
+    assert (tmp_path / "smax.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(("only", "maps"), [((), {"3m", "2s3z"}), (("5m_vs_6m", "BC"), {"5m_vs_6m"})])
+def test_maps_of_a_full_run(monkeypatch, tmp_path, only, maps):
+    asked = []
+    monkeypatch.setattr(smax, "trained", lambda _, task, *rest: asked.append(task) or cell([1.0], [0.5]))
+    monkeypatch.setattr(smax, "provenance", lambda *_, **__: {"command": ""})
+    run(Settings(tmp_path, only=only, progress=False))
+    assert {task.split("-")[1] for task in asked} == maps
+    assert len(asked) == (4 if only else 8 * len(METHODS) - len(smax.LEFT_OUT))
 
 
 def test_a_small_run_and_its_resumption(monkeypatch, tmp_path):

@@ -125,12 +125,13 @@ def marked(by_name: dict[str, np.ndarray], name: str, rivals: tuple[str, ...], d
     return (f"**{text}**" if name == best else text) + " •" * near_best(by_name, name, rivals)
 
 
-def draw_ways(axes: Any, by_way: dict[str, list[np.ndarray]]) -> None:
-    """Means over seeds with 95 % intervals, the methods below each other, two ways to play side by side."""
-    for place, (how, values) in enumerate(by_way.items()):
+def draw_ways(axes: Any, by_way: dict[str, list[np.ndarray | None]]) -> None:
+    """Means over seeds with 95 % intervals, the methods below each other (None: not run), two ways to play beside."""
+    for place, (how, every) in enumerate(by_way.items()):
+        values = [v for v in every if v is not None]
         means = np.array([v.mean() for v in values])
         reach = np.abs(np.array([bootstrap_interval(v) for v in values]) - means[:, None]).T
-        heights = np.arange(len(values)) + 0.2 * (2 * place - 1)
+        heights = np.array([i for i, v in enumerate(every) if v is not None]) + 0.2 * (2 * place - 1)
         axes.errorbar(means, heights, xerr=reach, fmt="ox"[place], ms=4, capsize=2, lw=1, label=how)
 
 

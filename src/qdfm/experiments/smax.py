@@ -50,6 +50,9 @@ METHODS: dict[str, Config] = {
     "OMAR": OMAR(train_steps=STEPS, target_rate=TARGET_RATE),
     "OMIGA": OMIGA(train_steps=STEPS, target_rate=TARGET_RATE),
 }
+COMPARED = ("3m", "2s3z")  # the teams that made the data of 5m_vs_6m hardly ever win; --only 5m_vs_6m
+# Variants of joint values that took too long.
+LEFT_OUT = {("smax-2s3z-medium-replay", "QDFM, qmix"), ("smax-2s3z-poor", "QDFM, qmix, centralised")}
 QUICK_NAMES = {"map": ("3m",), "quality": ("medium",), "method": ("QDFM", "BC")}
 
 
@@ -58,10 +61,11 @@ def run(settings: Settings) -> None:
     picked = settings.picked({"map": MAPS, "quality": QUALITIES, "method": METHODS}, QUICK_NAMES)
     cells, seeds = Cells(settings), settings.seed_range(FULL_SEEDS)
     results: Results = {}
-    for name in picked["map"]:
+    for name in (name for name in picked["map"] if name in (*COMPARED, *settings.only)):
         for quality in picked["quality"]:
             task = f"smax-{name}-{quality}"
-            results[task] = {m: trained(cells, task, METHODS[m], seeds, settings) for m in picked["method"]}
+            methods = [method for method in picked["method"] if (task, method) not in LEFT_OUT]
+            results[task] = {m: trained(cells, task, METHODS[m], seeds, settings) for m in methods}
     tables = tabulate(results)
     for table in tables:
         table.show()

@@ -56,9 +56,10 @@ def values(cell: dict[str, Any], how: str, measure: str) -> np.ndarray:
     return np.array([seed[how][measure] for seed in cell["seeds"]])
 
 
-def over_tasks(results: Results, name: str, how: str, measure: str) -> np.ndarray:
-    """A method's mean over the data sets, for each seed `[seeds]`."""
-    return np.mean([values(row[name], how, measure) for row in results.values()], 0)
+def over_tasks(results: Results, name: str, how: str, measure: str) -> np.ndarray | None:
+    """A method's mean over the data sets, for each seed `[seeds]`; None where it was not run on all of them."""
+    found = [values(row[name], how, measure) for row in results.values() if name in row]
+    return np.mean(found, 0) if len(found) == len(results) else None
 
 
 def tabulate(results: Results) -> list[Table]:
@@ -68,18 +69,20 @@ def tabulate(results: Results) -> list[Table]:
 
 
 def _names(results: Results) -> list[str]:
-    return list(next(iter(results.values())))
+    """The methods that were run on some data set."""
+    return list(dict.fromkeys(name for row in results.values() for name in row))
 
 
 def _table(results: Results, how: str, measure: str) -> Table:
     table = Table(f"{how}: {MEASURES[measure]}", ("", *results, "mean"))
     names = _names(results)
     compared = rivals(names, VARIANTS)
-    columns = [{name: values(row[name], how, measure) for name in names} for row in results.values()]
-    columns.append({name: over_tasks(results, name, how, measure) for name in names})
+    columns = [{name: values(cell, how, measure) for name, cell in row.items()} for row in results.values()]
+    means = {name: over_tasks(results, name, how, measure) for name in names}
+    columns.append({name: mean for name, mean in means.items() if mean is not None})
     digits = 2 if measure == "return" else 3
     for name in names:
-        table.add(name, *(marked(column, name, compared, digits) for column in columns))
+        table.add(name, *(marked(c, name, compared, digits) if name in c else "–" for c in columns))
     if any(task in PAPER for task in results) and measure == "return" and how == PLAYED[0]:
         for name in (n for n in names if any(n in PAPER.get(task, {}) for task in results)):
             table.add(f"paper: {name}", *(PAPER.get(task, {}).get(name, "–") for task in results), "–")
@@ -93,9 +96,8 @@ def _cost(results: Results) -> Table:
     table = Table("Data and cost", ("", "battles", "transitions", *(f"{n}, s" for n in _names(results))))
     for task, row in results.items():
         data = next(iter(row.values()))["data"]
-        table.add(
-            task, data["episodes"], data["transitions"], *(number(cell["train_seconds"]) for cell in row.values())
-        )
+        seconds = (number(row[name]["train_seconds"] if name in row else None) for name in _names(results))
+        table.add(task, data["episodes"], data["transitions"], *seconds)
     return table
 
 
@@ -105,15 +107,16 @@ def headlines(results: Results) -> list[Headline]:
     baselines = [name for name in names if name not in OURS]
     for how in PLAYED:
         for measure, words in MEASURES.items():
-            for name in (n for n in names if n in OURS):
-                mean = float(over_tasks(results, name, how, measure).mean())
-                lines.append(Headline(f"{name}, {how}: {words}, mean over data sets", mean))
+            every = {name: over_tasks(results, name, how, measure) for name in names}
+            means = {name: float(mean.mean()) for name, mean in every.items() if mean is not None}
+            for name in (n for n in means if n in OURS):
+                lines.append(Headline(f"{name}, {how}: {words}, mean over data sets", means[name]))
             if baselines:
-                best = max(float(over_tasks(results, name, how, measure).mean()) for name in baselines)
+                best = max(means[name] for name in baselines)
                 lines.append(Headline(f"best baseline, {how}: {words}, mean over data sets", best))
             if "QDFM" in names:
                 near = sum(
-                    near_best({n: values(row[n], how, measure) for n in names}, "QDFM", rivals(names, VARIANTS))
+                    near_best({n: values(c, how, measure) for n, c in row.items()}, "QDFM", rivals(names, VARIANTS))
                     for row in results.values()
                 )
                 lines.append(Headline(f"QDFM, {how}: {words} near the best, of {len(results)} data sets", near))
@@ -130,7 +133,8 @@ def draw(folder: Path, results: Results) -> None:
     figure = Figure(figsize=(2.6 * columns + 1.6, (0.25 * len(names) + 1.1) * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False, sharey=True)
     for axes, (task, row) in zip(panels.flat, results.items()):
-        draw_ways(axes, {how: [values(row[name], how, "won") for name in names] for how in PLAYED})
+        won = {how: [values(row[name], how, "won") if name in row else None for name in names] for how in PLAYED}
+        draw_ways(axes, won)
         axes.axvline(next(iter(row.values()))["data"]["win_rate"], color="black", lw=0.8, ls=":", label="data")
         axes.set_title(task, fontsize=9)
         axes.set_xlabel("battles won", fontsize=8)
