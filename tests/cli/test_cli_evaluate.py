@@ -8,6 +8,7 @@ from command_line import refusal, save_agent
 from safetensors.numpy import load_file, save_file
 
 import qdfm
+from qdfm.checkpoint import FORMAT_VERSION
 from qdfm.cli import main
 from qdfm.data.actions import Discrete
 from qdfm.data.spec import Spec
@@ -66,7 +67,8 @@ def test_other_checkpoints(run, capsys):
         ({"format": "pt"}, "is not a qdfm agent but pt."),
         (meta, "was written by qdfm 9.9, which is newer than this; upgrade qdfm."),
         ({**meta, "version": "one"}, "has a damaged header"),
-        ({**meta, "version": "1"}, "Unknown algorithm"),
+        ({**meta, "version": "1"}, "was written by an older qdfm (9.9) whose networks were others; train it again"),
+        ({**meta, "version": str(FORMAT_VERSION)}, "Unknown algorithm"),
     ):
         save_file(arrays, "x.safetensors", metadata)
         assert says in refusal(capsys, "evaluate", "x.safetensors", "--env", "multigoal-4")

@@ -56,7 +56,7 @@ def test_tables_and_headlines_of_made_up_cells():
     assert rows["BC"][1] == "**8.00 ± 1.41 [7.00, 9.00]** •"
     assert rows["paper: QDFM"] == ["– (.29)", "–", "–"]
     assert rows["data"] == ["5.00", "5.00", "5.00"]
-    assert tables[4].rows[0] == ["smax-3m-medium", "7", "90", "5.00", "0.250"]
+    assert tables[4].rows[0] == ["smax-3m-medium", "all", "7", "90", "5.00", "0.250"]
     found = {h.what: h.ours for h in headlines(results)}
     assert found["QDFM, sampled: mean return, mean over data sets"] == pytest.approx(8.5)
     assert found["best baseline, greedy: mean return, mean over data sets"] == pytest.approx(7.0)
@@ -96,6 +96,12 @@ def test_a_variant_that_was_not_run_everywhere(tmp_path):
         "–", "20.00 ± 0.00 [20.00, 20.00] •", "–",
     ]  # fmt: skip
     assert not any(h.what.startswith("QDFM, qmix") for h in headlines(results))
+    results["smax-2s3z-poor"]["QDFM, qmix"]["data"] = {**one["BC"]["data"], "fingerprint": "g", "win_rate": 0.5}
+    assert [row[:2] + row[-1:] for row in tabulate(results)[4].rows] == [
+        ["smax-3m-medium", "all", "0.250"],
+        ["smax-2s3z-poor", "QDFM; BC", "0.250"],
+        ["smax-2s3z-poor", "QDFM, qmix", "0.500"],
+    ]
     draw(tmp_path, results)
     assert (tmp_path / "smax.png").stat().st_size > 5000
 
