@@ -35,10 +35,15 @@ def state_beta(log_mu: jax.Array, q: jax.Array, beta: jax.Array, share: float) -
     """
     if share <= 0:
         return beta
+    spread = jnp.sqrt(_variance(log_mu, q))[..., None]
+    return jnp.minimum(beta, math.sqrt(-math.log(share)) / jnp.maximum(spread, 1 / BETA_MAX))
+
+
+def _variance(log_mu: jax.Array, q: jax.Array) -> jax.Array:
+    """The variance `[B, T]` of values `[B, T, M]` under μ."""
     mu = jnp.exp(log_mu)
     mean = jnp.einsum("btm,btm->bt", mu, q)[..., None]
-    spread = jnp.sqrt(jnp.einsum("btm,btm->bt", mu, (q - mean) ** 2))[..., None]
-    return jnp.minimum(beta, math.sqrt(-math.log(share)) / jnp.maximum(spread, 1 / BETA_MAX))
+    return jnp.einsum("btm,btm->bt", mu, (q - mean) ** 2)
 
 
 def effective_share(log_mu: jax.Array, q: jax.Array, beta: jax.Array | float) -> jax.Array:
@@ -66,9 +71,7 @@ def share_of(log_mu: jax.Array, weights: jax.Array) -> jax.Array:
 
 def sharpest(log_mu: jax.Array, q: jax.Array) -> jax.Array:
     """The largest β of use: SHARP standard deviations of Q under μ."""
-    mu = jnp.exp(log_mu)
-    mean = jnp.einsum("btm,btm->bt", mu, q)[..., None]
-    spread = jnp.sqrt(jnp.mean(jnp.einsum("btm,btm->bt", mu, (q - mean) ** 2)))
+    spread = jnp.sqrt(jnp.mean(_variance(log_mu, q)))
     return jnp.clip(SHARP / jnp.maximum(spread, 1 / BETA_MAX), 1 / BETA_MAX, BETA_MAX)
 
 
