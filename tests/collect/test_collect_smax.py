@@ -1,5 +1,6 @@
 """The data of the SMAX battles: counted again from the global states, and policies as good as their files say."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -70,6 +71,19 @@ def test_fewer_are_the_first_of_more_and_the_seed_decides(data):
     for name in ("observation", "action", "reward", "state", "episode", "terminated"):
         np.testing.assert_array_equal(getattr(fewer, name), getattr(data, name)[:1_000])
     assert not np.array_equal(other.state[0], fewer.state[0])
+
+
+def test_battles_are_fought_on_the_cpu_whatever_device_trains(monkeypatch):
+    compiled, fought = collect._compiled, []
+
+    def watched(*args):
+        play = compiled(*args)
+        return lambda *given: fought.append(jax.config.jax_default_device) or play(*given)
+
+    monkeypatch.setattr(collect, "_compiled", watched)
+    collect_smax("smax-3m-medium-replay", 10)
+    assert fought == [jax.devices("cpu")[0]]
+    assert jax.config.jax_default_device is None
 
 
 def test_actors_take_turns():

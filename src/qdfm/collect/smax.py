@@ -128,8 +128,9 @@ def policy_of(task: str) -> Policy:
 def collect_smax(task: str, transitions: int | None = None, seed: int = 0, normalise: bool = True) -> Dataset:
     """So many transitions of a task's policy; None: as many as its default number of battles has.
 
-    The data depends on the seed alone, and fewer transitions are the first ones of more. Another device or compiler
-    rounds differently, and battles magnify that: there they are others, of the same kind.
+    The data depends on the seed alone, and fewer transitions are the first ones of more. The battles are fought on the
+    CPU, whatever device trains on them: another device rounds differently, and battles magnify that. Another kind of
+    CPU or another compiler may still give others, of the same kind.
     """
     name, quality = find_task(task)
     if transitions is not None and transitions < 1:
@@ -148,14 +149,16 @@ def battles(
 ) -> Dataset:
     """So many battles or so many transitions, whichever is given; actor i plays the battles whose number is i mod C."""
     policies = len(actors[0])
-    lanes, key = max(1, TOGETHER // policies), jax.random.key(seed, impl="threefry2x32")
+    lanes = max(1, TOGETHER // policies)
     play, done, rows = _compiled(env, policies, lanes), 0, 0
     parts: list[dict[str, np.ndarray]] = []
-    while done < (episodes or 0) or rows < (transitions or 0):
-        part = _rows(env, jax.device_get(play(actors, jax.random.fold_in(key, len(parts)))))
-        part["episode"] += done
-        parts.append(part)
-        done, rows = done + lanes * policies, rows + len(part["reward"])
+    with jax.default_device(jax.devices("cpu")[0]):
+        key = jax.random.key(seed, impl="threefry2x32")
+        while done < (episodes or 0) or rows < (transitions or 0):
+            part = _rows(env, jax.device_get(play(actors, jax.random.fold_in(key, len(parts)))))
+            part["episode"] += done
+            parts.append(part)
+            done, rows = done + lanes * policies, rows + len(part["reward"])
     fields: dict[str, Any] = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
     keep = transitions if episodes is None else int(np.searchsorted(fields["episode"], episodes))
     fields = {name: values[:keep] for name, values in fields.items()}
