@@ -46,9 +46,10 @@ NOTES = (
     "weighs whole joint actions, the rates read an agent's own observation and current action; qmix, centralised: the "
     "rates read all observations and the joint action. BC: a softmax of each agent's own observation; joint: the "
     "unguided flow of the joint action. QDFM's settings were chosen among some twenty on 3m-poor, 2s3z-medium and "
-    "2s3z-medium-replay, by one seed; the baselines have one setting each, near their authors'. The data are rolled "
-    "out where a cell is made, and on another kind of device, which rounds otherwise, the same policies and seeds give "
-    "other battles: the last table says who learned from which. –: not run."
+    "2s3z-medium-replay, by one seed; the baselines have one setting each, near their authors'. The data's battles are "
+    "fought on the CPU, so that one seed gives one roll-out wherever a method learns. Cells from before that was so "
+    "have roll-outs of the same policies on another device, which rounds otherwise: the last table says who learned "
+    "from which. –: not run."
 )
 FINDINGS = ""  # of the full run
 
