@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from qdfm.algorithms.flowpolicy import FlowPolicy
-from qdfm.data.actions import Discrete, MultiDiscrete
+from qdfm.data.actions import Bins, Discrete, MultiDiscrete
 from qdfm.data.spec import Spec
 from qdfm.flow.rates import PARAMETERISATIONS, off_diagonal
+from qdfm.nets import choice_scores, score_size
 from qdfm.ratenets import RATE_NETWORKS, EnergyNet, FlowNet, PairNet, StartNet, time_embedding
 
 SPEC = Spec((2,), MultiDiscrete((3, 3)))
@@ -109,3 +110,39 @@ def test_a_fresh_pairwise_generator_leaves_at_about_rate_one():
         policy.network((32, 32), False, jax.random.key(0)), jnp.ones((1, 2)), jnp.ones((1, 1, 50), bool)
     )
     np.testing.assert_allclose(jnp.sum(rates(jnp.arange(50)[None, :, None], jnp.float32(0.3)), -1), 1, atol=0.1)
+
+
+def test_scores_of_quantities_by_hand():
+    """What a network says of each choice, less a parabola about the level .5, as narrow as it says."""
+    spec = Spec((2,), Bins(((0.0, 1.0, 2.0), (-4.0, 0.0, 4.0))))
+    assert score_size(spec) == 5
+    out = np.array([[1.0, 2.0, 3.0, 0.5, 0.0], [0.0, 0.0, 0.0, 0.5, 40.0]])
+    found = np.asarray(choice_scores(spec, jnp.asarray(out.reshape(1, -1))))[0]
+    apart = (np.array([-1, 0, 1]) - 0.5) ** 2
+    narrow = np.log(3) - np.log1p(np.exp(np.log(3) - 1))
+    np.testing.assert_allclose(found[0], [1, 2, 3] - np.exp(2 * narrow) / 2 * apart, rtol=1e-5)
+    np.testing.assert_allclose(found[1], -9 / 2 * apart, rtol=1e-4)  # no narrower than K allows
+
+
+@pytest.mark.parametrize(("steps", "rates"), [(1, "posterior"), (4, "posterior"), (4, "softplus")])
+def test_scores_of_a_flow_over_quantities(steps, rates):
+    """The parabola is there where a softmax follows, and moves with the output that says where."""
+    spec = Spec((2,), Bins(((0.0, 1.0, 2.0), (-4.0, 0.0, 4.0))))
+    net = FlowPolicy(spec, rates, "mask", steps, 1.0).network((8, 8), False, jax.random.key(0))
+    size = 5 if rates == "posterior" else 3
+    assert net.net.trunk.head.bias.shape == (2 * size,)
+    head = net.net.trunk.head
+    wanted = np.zeros((2, size))
+    wanted[:, :3] = [[1, 0, 0], [0, 0, 2]]
+    if rates == "posterior":
+        wanted[0, 3] = 1
+    net = eqx.tree_at(
+        lambda n: (n.net.trunk.head.weight, n.net.trunk.head.bias), net,
+        (0 * head.weight, jnp.asarray(wanted.reshape(-1), jnp.float32)),
+    )  # fmt: skip
+    found = np.asarray(net.scores(net.embed(jnp.ones((1, 2))), jnp.zeros((1, 2), int), jnp.zeros(1)))[0]
+    due = wanted[:, :3]
+    if rates == "posterior":
+        width = np.exp(2 * (np.log(3) - np.log1p(np.exp(np.log(3) - 1)))) / 2
+        due = due - width * np.array([[4, 1, 0], [1, 0, 1]])
+    np.testing.assert_allclose(found, due, rtol=1e-5, atol=1e-6)

@@ -16,7 +16,7 @@ from qdfm.data.spec import Spec
 
 HE = math.sqrt(6.0)  # He's uniform initialisation, for layers that a ReLU follows
 
-PREFERENCE_WAVES = 6  # of a logged preference, each twice as fast as the one before
+PREFERENCE_GRID = 501  # points between the least and the most logged weight of an objective
 
 
 def quantities(x: jax.Array) -> jax.Array:
@@ -46,22 +46,24 @@ def feature_size(spec: Spec) -> int:
 
 def preference_size(spec: Spec) -> int:
     """A preference is an input of the networks only where there is a choice of objectives."""
-    each = 1 + 2 * PREFERENCE_WAVES if spec.preference_range else 1
-    return each * spec.objectives if spec.objectives > 1 else 0
+    if spec.objectives == 1:
+        return 0
+    return spec.objectives + (PREFERENCE_GRID * (spec.objectives - 1) if spec.preference_range else 0)
 
 
 def preference_features(spec: Spec, preference: jax.Array) -> jax.Array:
     """Preferences `[..., objectives]` as the networks see them, `[..., preference_size]`.
 
-    Logged ones come with their sines and cosines: behaviours under near preferences may be other policies altogether,
-    and a network is slow to learn what changes within a small part of its input's range.
+    Logged ones come with their place on a fine grid for each objective but the last, as shares of the two points
+    beside it: behaviours under near preferences may be other policies altogether, and a network is slow to learn what changes
+    within a small part of its input's range.
     """
     if not spec.preference_range:
         return preference
     inside = spec.normalise_preference(preference)
-    angles = jnp.pi * inside[..., None] * 2.0 ** jnp.arange(PREFERENCE_WAVES)  # [..., objectives, waves]
-    waves = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], -1)
-    return jnp.concatenate([inside, waves.reshape(*preference.shape[:-1], -1)], -1)
+    place = (inside[..., :-1, None] + 1) / 2 * (PREFERENCE_GRID - 1) - jnp.arange(PREFERENCE_GRID)
+    grid = jnp.maximum(0, 1 - jnp.abs(place))  # [..., objectives - 1, points]
+    return jnp.concatenate([inside, grid.reshape(*preference.shape[:-1], -1)], -1)
 
 
 def context(spec: Spec, observation: jax.Array, preference: jax.Array | None) -> jax.Array:
@@ -85,6 +87,26 @@ def agent_rows(spec: Spec, x: jax.Array) -> jax.Array:
     preference = jnp.broadcast_to(x[..., None, seen : seen + wanted], (*lead, spec.agents, wanted))
     number = jnp.broadcast_to(jnp.eye(spec.agents, dtype=x.dtype), (*lead, spec.agents, spec.agents))
     return jnp.concatenate([own, preference, number], -1)
+
+
+def score_size(spec: Spec) -> int:
+    """How many outputs of a network `choice_scores` needs for a token."""
+    return spec.num_choices + (0 if spec.levels is None else 2)
+
+
+def choice_scores(spec: Spec, out: jax.Array) -> jax.Array:
+    """A network's outputs `[..., D · score_size]` as scores `[..., D, K]`, of which a softmax makes a law.
+
+    Where choices are quantities, a parabola adds to the scores: two outputs say where its peak is and how narrow. Near
+    choices are then learned together, where a softmax alone would have to see each of them, and no law is ruled out.
+    """
+    out = out.reshape(*out.shape[:-1], -1, score_size(spec))
+    if spec.levels is None:
+        return out
+    k = spec.num_choices
+    narrowest = math.log(k)  # half the distance between two choices
+    narrow = narrowest - jax.nn.softplus(narrowest - 1 - out[..., k + 1 :])
+    return out[..., :k] - jnp.exp(2 * narrow) / 2 * (spec.levels - out[..., k : k + 1]) ** 2
 
 
 class Linear(eqx.Module):

@@ -9,7 +9,18 @@ import jax
 import jax.numpy as jnp
 
 from qdfm.data.spec import Spec
-from qdfm.nets import MLP, Linear, TokenMLP, activate, agent_rows, agent_size, feature_size, preference_size
+from qdfm.nets import (
+    MLP,
+    Linear,
+    TokenMLP,
+    activate,
+    agent_rows,
+    agent_size,
+    choice_scores,
+    feature_size,
+    preference_size,
+    score_size,
+)
 
 FREQUENCIES = 8
 
@@ -45,18 +56,18 @@ class FlowNet(eqx.Module):
     """
 
     net: TokenMLP
-    tokens: int = eqx.field(static=True)
-    choices: int = eqx.field(static=True)
+    spec: Spec = eqx.field(static=True)
+    posterior: bool = eqx.field(static=True)
     gated: bool = eqx.field(static=True)
 
     def __init__(
         self, spec: Spec, hidden: tuple[int, ...], key: jax.Array, masked: bool, gated: bool, norm: bool, bias: float
     ):  # fmt: skip
-        self.tokens, self.choices, self.gated = spec.tokens, spec.num_choices, gated and not masked
+        self.spec, self.posterior, self.gated = spec, gated, gated and not masked
         inputs = feature_size(spec) + preference_size(spec)
-        states = self.choices + int(masked)
-        outputs = self.tokens * self.choices
-        net = TokenMLP(inputs, self.tokens, states, 2 * FREQUENCIES, hidden, outputs, norm, key, head_gain=0.1)
+        states = spec.num_choices + int(masked)
+        outputs = spec.tokens * (score_size(spec) if self.posterior else spec.num_choices)
+        net = TokenMLP(inputs, spec.tokens, states, 2 * FREQUENCIES, hidden, outputs, norm, key, head_gain=0.1)
         self.net = eqx.tree_at(lambda n: n.trunk.head.bias, net, jnp.zeros(outputs) + bias)
 
     def embed(self, x: jax.Array) -> jax.Array:
@@ -65,9 +76,11 @@ class FlowNet(eqx.Module):
 
     def scores(self, embedded: jax.Array, current: jax.Array, t: jax.Array) -> jax.Array:
         """Scores at states `[..., D]` and times `[...]`, with `embedded` broadcast to them."""
-        gate = arrival(t, self.choices) if self.gated else jnp.ones_like(t)
+        gate = arrival(t, self.spec.num_choices) if self.gated else jnp.ones_like(t)
         out = self.net(embedded, current, gate, time_embedding(t))
-        return out.reshape(*out.shape[:-1], self.tokens, self.choices)
+        if self.posterior:
+            return choice_scores(self.spec, out)
+        return out.reshape(*out.shape[:-1], self.spec.tokens, self.spec.num_choices)
 
 
 class StartNet(eqx.Module):
@@ -77,14 +90,13 @@ class StartNet(eqx.Module):
     """
 
     net: MLP
-    tokens: int = eqx.field(static=True)
-    choices: int = eqx.field(static=True)
+    spec: Spec = eqx.field(static=True)
 
     def __init__(
         self, spec: Spec, hidden: tuple[int, ...], key: jax.Array, masked: bool, gated: bool, norm: bool, bias: float
     ):  # fmt: skip
-        self.tokens, self.choices = spec.tokens, spec.num_choices
-        inputs, outputs = feature_size(spec) + preference_size(spec), self.tokens * self.choices
+        self.spec = spec
+        inputs, outputs = feature_size(spec) + preference_size(spec), spec.tokens * score_size(spec)
         net = MLP(inputs, hidden, outputs, norm, key, head_gain=0.1)
         self.net = eqx.tree_at(lambda n: n.trunk.head.bias, net, jnp.zeros(outputs) + bias)
 
@@ -94,8 +106,8 @@ class StartNet(eqx.Module):
 
     def scores(self, embedded: jax.Array, current: jax.Array, t: jax.Array) -> jax.Array:
         """The same scores at all states `[..., D]`."""
-        out = self.net.trunk(embedded).reshape(*embedded.shape[:-1], self.tokens, self.choices)
-        return jnp.broadcast_to(out, (*current.shape, self.choices))
+        out = choice_scores(self.spec, self.net.trunk(embedded))
+        return jnp.broadcast_to(out, (*current.shape, self.spec.num_choices))
 
 
 class LocalNet(eqx.Module):

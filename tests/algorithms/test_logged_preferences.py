@@ -8,7 +8,7 @@ from qdfm.algorithms import BC, QDFM
 from qdfm.data.actions import Discrete
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
-from qdfm.nets import PREFERENCE_WAVES, preference_features, preference_size
+from qdfm.nets import PREFERENCE_GRID, preference_features, preference_size
 
 # One state; who preferred the first objective chose 0 nine times of ten, who preferred the second chose 1 as often.
 RATHER_FIRST, RATHER_SECOND = (0.6, 0.4), (0.3, 0.7)
@@ -83,14 +83,16 @@ def test_data_adapted_to_logged_preferences_is_not_for_drawn_ones():
 
 
 def test_features_of_logged_preferences_by_hand():
+    """Their place in the range, and on the grid the shares of the two points beside it."""
     spec = Spec((1,), Discrete(2), objectives=2, preference_range=((0.2, 0.6), (0.4, 0.8)))
-    (seen,) = np.asarray(preference_features(spec, np.array([[0.5, 0.5]], np.float32)))
-    assert len(seen) == preference_size(spec) == 2 * (1 + 2 * PREFERENCE_WAVES)
-    np.testing.assert_allclose(seen[:2], [0.5, -0.5], atol=1e-6)
-    angles = np.pi * 0.5 * np.array([1, 2, 4, 8, 16, 32])
-    first = np.concatenate([np.sin(angles), np.cos(angles)])
-    np.testing.assert_allclose(seen[2:14], first, atol=1e-4)
-    np.testing.assert_allclose(seen[14:], np.concatenate([-np.sin(angles), np.cos(angles)]), atol=1e-4)
+    asked = np.array([[0.5, 0.5], [0.6, 0.4], [0.2003, 0.7997]], np.float32)
+    seen = np.asarray(preference_features(spec, asked))
+    assert seen.shape == (3, preference_size(spec)) == (3, 2 + PREFERENCE_GRID)
+    np.testing.assert_allclose(seen[:2, :2], [[0.5, -0.5], [1, -1]], atol=1e-6)
+    grid = np.zeros((3, PREFERENCE_GRID))
+    grid[0, 375] = grid[1, 500] = 1  # .75 and all of the range, in 500 parts
+    grid[2, :2] = 0.625, 0.375  # .0003 of .4
+    np.testing.assert_allclose(seen[:, 2:], grid, atol=1e-3)
 
 
 def test_guidance_follows_the_logged_preference():

@@ -18,7 +18,7 @@ from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
 from qdfm.flow.rates import log_posterior
 from qdfm.flow.samplers import JOINT_MAX, inverse_cdf, joint_states
-from qdfm.nets import MLP, agent_rows, agent_size, context, feature_size, preference_size
+from qdfm.nets import MLP, agent_rows, agent_size, choice_scores, context, feature_size, preference_size, score_size
 
 # (policy, observation, preference, mask) -> log-probabilities [B, D, K] of independent tokens, −inf where illegal
 LogLaw = Callable[[Any, jax.Array, jax.Array, jax.Array | None], jax.Array]
@@ -26,9 +26,9 @@ LogLaw = Callable[[Any, jax.Array, jax.Array, jax.Array | None], jax.Array]
 
 def init_softmax(config: Config, spec: Spec, key: jax.Array) -> Learner:
     """A fresh network."""
-    inputs, outputs = feature_size(spec) + preference_size(spec), spec.tokens * spec.num_choices
+    inputs, outputs = feature_size(spec) + preference_size(spec), spec.tokens * score_size(spec)
     if spec.agents > 1:
-        inputs, outputs = agent_size(spec), spec.num_choices
+        inputs, outputs = agent_size(spec), score_size(spec)
     return learner.start(MLP(inputs, config.hidden, outputs, False, key), config.policy_rate())
 
 
@@ -38,7 +38,7 @@ def log_softmax_of(
     """log p of each token `[B, D, K]`; illegal choices at −inf."""
     legal = legal_choices(spec, mask, len(observation))
     x = context(spec, observation, preference)
-    scores = net(x if spec.agents == 1 else agent_rows(spec, x)).reshape(legal.shape)
+    scores = choice_scores(spec, net(x if spec.agents == 1 else agent_rows(spec, x))).reshape(legal.shape)
     return jnp.where(legal, log_posterior(scores, legal), -jnp.inf)
 
 
