@@ -55,8 +55,8 @@ def preference_features(spec: Spec, preference: jax.Array) -> jax.Array:
     """Preferences `[..., objectives]` as the networks see them, `[..., preference_size]`.
 
     Logged ones come with their place on a fine grid for each objective but the last, as shares of the two points
-    beside it: behaviours under near preferences may be other policies altogether, and a network is slow to learn what changes
-    within a small part of its input's range.
+    beside it: behaviours under near preferences may be other policies altogether, and a network is slow to learn what
+    changes within a small part of its input's range.
     """
     if not spec.preference_range:
         return preference
