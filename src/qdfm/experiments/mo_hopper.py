@@ -7,7 +7,6 @@ data lie where QDFM_DATA says (D4MORL's layout); without them, data of our own p
 
 import os
 import time
-from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -47,18 +46,7 @@ FLOW = QDFM(
 )  # fmt: skip
 METHODS: dict[str, Config] = {
     "QDFM": FLOW,
-    "QDFM, unguided": replace(FLOW, critic_steps=0, improve_steps=0),
-    "MODULI": MODULI(
-        plan_steps=40_000,
-        inverse_steps=40_000,
-        slide_steps=10_000,
-        batch_size=128,
-        learning_rate=5e-4,
-        horizon=16,
-        width=256,
-        depth=4,
-        hidden=(512, 512),
-    ),
+    "MODULI": MODULI(plan_steps=40_000, inverse_steps=40_000, learning_rate=5e-4, hidden=(512, 512)),
     "BC(P)": BC(clone_steps=STEPS, **WIDE),
     "CQL(P)": CQL(train_steps=STEPS, target_rate=0.02, **NETWORKS),
 }
