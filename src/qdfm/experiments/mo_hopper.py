@@ -21,7 +21,7 @@ from qdfm.data.sources import load_dataset
 from qdfm.envs.mujoco import MO_HOPPER
 from qdfm.evaluate import evaluate
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.mo_hopper_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
+from qdfm.experiments.mo_hopper_report import AUTHORS, FINDINGS, NOTES, Results, draw, headlines, tabulate
 from qdfm.experiments.mujoco import schedule
 from qdfm.experiments.report import provenance, write_report
 from qdfm.experiments.runtime import Scale
@@ -145,7 +145,9 @@ def judge(agent: Agent, preferences: int, seed: int, progress: bool) -> dict[str
 
 
 def timed(cells: Cells, quality: str, methods: dict[str, Config], settings: Settings) -> dict[str, Any]:
-    """Milliseconds of an action of every method, called in turn on the same machine."""
+    """Milliseconds of an action, methods called in turn on the same machine; MODULI's also at its authors' size."""
+    if "MODULI" in methods and not settings.quick:
+        methods = methods | {AUTHORS: MODULI.paper()}
     key = described(quality, settings.quick) | {"times": {name: config.described() for name, config in methods.items()}}
 
     def compute() -> dict[str, Any]:
