@@ -134,6 +134,25 @@ def test_a_diverged_run_says_where_and_keeps_the_last_good_state(tmp_path):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(kept))
 
 
+def test_steps_that_are_drawn_in_blocks_are_those_of_one_after_the_other():
+    """Chunks of 250 steps: two whole blocks and a rest, which a loop of single updates must agree with."""
+    data, config = small_data(), dataclasses.replace(CONFIG, warmup_steps=250, critic_steps=110, improve_steps=30)
+    agent = train(config, data, progress=False, options=Options(chunk=250))[0]
+    algorithm, normal = config.build(data.spec), jax.device_put(data.normalised())
+    key = jax.random.key(0, impl="threefry2x32")
+    state = algorithm.init(jax.random.fold_in(key, 0))
+    for number, phase in enumerate(algorithm.phases, 1):
+        own = jax.random.fold_in(key, number)
+        if phase.prepare is not None:
+            state = phase.prepare(state, normal, jax.random.fold_in(own, 2**31 - 1))
+        cache = phase.cache and phase.cache(state, normal, jax.random.fold_in(own, 2**31 - 2))
+        update = jax.jit(phase.update)
+        for k in range(phase.steps):
+            state, _ = update(state, normal, cache, jax.random.fold_in(own, k))
+    for ours, theirs in zip(jax.tree.leaves(agent.policy), jax.tree.leaves(algorithm.policy(state)), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-5)
+
+
 class Poisoned(qdfm.BC):
     """Cloning whose averaged weights, which no loss looks at, are lost after 20 steps."""
 

@@ -27,6 +27,7 @@ from qdfm.errors import Diverged, QDFMError
 from qdfm.progress import Progress, open_progress
 
 SCHEMA = 1
+DRAWN = 100  # steps whose batches are drawn at once
 
 
 @dataclass(frozen=True)
@@ -155,17 +156,35 @@ def compiled_phase(config: Config, spec: Spec, index: int) -> tuple[Phase, Any, 
         state: Any, data: Dataset, cache: Any, keys: jax.Array, first: jax.Array, length: int
     ) -> tuple[Any, Metrics]:
         def run(state: Any, cache: Any, key: jax.Array) -> tuple[Any, Metrics]:
-            def step(state: Any, key: jax.Array) -> tuple[Any, Metrics]:
-                return phase.update(state, data, cache, key)
+            return _steps(phase, state, data, cache, jax.vmap(lambda k: jax.random.fold_in(key, k))(steps))
 
-            steps = first + jnp.arange(length)
-            return jax.lax.scan(step, state, jax.vmap(lambda k: jax.random.fold_in(key, k))(steps))
-
+        steps = first + jnp.arange(length)
         return _over_seeds(run)(state, cache, keys)
 
     prepare = phase.prepare and jax.jit(lambda s, d, k: _over_seeds(lambda s, k: phase.prepare(s, d, k))(s, k))  # type: ignore[misc]
     cache = phase.cache and jax.jit(lambda s, d, k: _over_seeds(lambda s, k: phase.cache(s, d, k))(s, k))  # type: ignore[misc]
     return phase, prepare, cache, jax.jit(chunk, static_argnames="length")
+
+
+def _steps(phase: Phase, state: Any, data: Dataset, cache: Any, keys: jax.Array) -> tuple[Any, Metrics]:
+    """A step for each key `[length]`. What steps draw, whatever the state, is drawn for a block of them at once: many
+    small operations of the inner loop become few large ones."""
+    if phase.draw is None or phase.step is None:
+        return jax.lax.scan(lambda state, key: phase.update(state, data, cache, key), state, keys)
+    draw, step = phase.draw, phase.step
+
+    def block(state: Any, keys: jax.Array) -> tuple[Any, Metrics]:
+        return jax.lax.scan(step, state, jax.vmap(lambda key: draw(data, cache, key))(keys))
+
+    whole = len(keys) // DRAWN * DRAWN
+    parts = []
+    if whole:
+        state, metrics = jax.lax.scan(block, state, keys[:whole].reshape(-1, DRAWN))
+        parts.append(jax.tree.map(lambda x: x.reshape(whole, *x.shape[2:]), metrics))
+    if whole < len(keys):
+        state, metrics = block(state, keys[whole:])
+        parts.append(metrics)
+    return state, jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
 
 
 def _over_seeds(function: Any) -> Any:

@@ -147,11 +147,12 @@ def test_laws_kept_by_row_are_those_of_the_batch(endpoints):
     config = replace(TINY, endpoints=endpoints, beta=3.0, beta_scale="none").resolve(one.spec)
     phases, normal = Phases(config, one.spec), jax.device_put(one.normalised())
     state, index = phases.init(jax.random.key(0)), jnp.array([3, 49, 0])
-    at = (state, index, normal[index], jnp.ones((3, 1)), jax.random.key(2))
+    at = (state, normal[index], jnp.ones((3, 1)), jax.random.key(2))
     kept, following = (
         jax.jit(make)(state, normal, jax.random.key(1)) for make in (phases.rows.cache, phases.rows.cache_next)
     )
     assert following.shape == (50, 1, 5) and kept.actions is None
+    kept, following = jax.tree.map(lambda x: x[index], (kept, following))
     np.testing.assert_allclose(
         phases.rows.next_support(*at, following).log_mu, phases.rows.next_support(*at, None).log_mu, rtol=1e-5
     )
@@ -287,12 +288,12 @@ def test_members_are_trained_each_by_itself(data):
     config = replace(TINY, members=3).resolve(data.spec)
     together, one = Phases(config, data.spec), Phases(replace(config, members=1), data.spec)
     rows, state, key = data.normalised(), together.init(jax.random.key(0)), jax.random.key(1)
-    after, metrics = together.warmup(state, rows, None, key)
+    after, metrics = together.warmup(state, together.draw_warmup(rows, None, key))
     losses = []
     for i in range(3):
         net = jax.tree.map(lambda leaf, i=i: leaf[i], state.flow.net.members)
         alone = replace(one.init(jax.random.key(0)), flow=learner.start(net, config.flow_rate()))
-        moved, measured = one.warmup(alone, rows, None, key)
+        moved, measured = one.warmup(alone, one.draw_warmup(rows, None, key))
         losses.append(float(measured["loss"]))
         member = jax.tree.map(lambda leaf, i=i: leaf[i], after.flow.average.members)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), member, moved.flow.average)

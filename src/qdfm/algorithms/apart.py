@@ -89,12 +89,13 @@ def apart(spec: Spec, alone: Callable[[Spec], Algorithm]) -> Algorithm:
     law = inner.probs
 
     def team(phase: Phase) -> Phase:
-        update, prepare, cache = phase.update, phase.prepare, phase.cache
+        update, prepare, cache, draw = phase.update, phase.prepare, phase.cache, phase.draw
         own: Any = OwnRows
         return phase._replace(
             update=lambda state, data, kept, key: update(state, own(data), kept, key),
             prepare=prepare and (lambda state, data, key: prepare(state, own(data), key)),
             cache=cache and (lambda state, data, key: cache(state, own(data), key)),
+            draw=draw and (lambda data, kept, key: draw(own(data), kept, key)),
         )
 
     def log_law(policy: Any, observation: jax.Array, preference: jax.Array, mask: jax.Array | None) -> jax.Array:

@@ -42,6 +42,26 @@ class Phase(NamedTuple):
     # (state, dataset, key) -> per-row arrays that depend on frozen parts of the state only, so that they need not
     # be saved: they are made again when a run resumes
     cache: Callable[[Any, Dataset, jax.Array], Any] | None = None
+    # the halves of update, where there are two: (dataset, cache, key) -> what a step draws, whatever the state, so
+    # that training draws for many steps at once; and (state, drawn) -> (state, metrics)
+    draw: Callable[[Dataset, Any, jax.Array], Any] | None = None
+    step: Callable[[Any, Any], tuple[Any, Metrics]] | None = None
+
+
+def halved(
+    name: str,
+    steps: int,
+    draw: Callable[[Dataset, Any, jax.Array], Any],
+    step: Callable[[Any, Any], tuple[Any, Metrics]],
+    prepare: Callable[[Any, Dataset, jax.Array], Any] | None = None,
+    cache: Callable[[Any, Dataset, jax.Array], Any] | None = None,
+) -> Phase:
+    """The phase whose update is `step` on what `draw` gives."""
+
+    def update(state: Any, dataset: Dataset, cache: Any, key: jax.Array) -> tuple[Any, Metrics]:
+        return step(state, draw(dataset, cache, key))
+
+    return Phase(name, steps, update, prepare, cache, draw, step)
 
 
 class Algorithm(NamedTuple):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from qdfm.algorithms import learner
-from qdfm.algorithms.base import Algorithm, Metrics, Phase, disturbed, draw_preference, legal_choices
+from qdfm.algorithms.base import Algorithm, Metrics, disturbed, draw_preference, halved, legal_choices
 from qdfm.algorithms.bc import clone_phase
 from qdfm.algorithms.critic import init_critic
 from qdfm.algorithms.energy import contrast, init_energy
@@ -23,7 +23,7 @@ from qdfm.algorithms.guidedcritic import (
     guiding_values,
     update_critic,
 )
-from qdfm.algorithms.qdfm_rows import Cached, Rows, State
+from qdfm.algorithms.qdfm_rows import Rows, State
 from qdfm.algorithms.softmax import init_softmax, log_softmax_of
 from qdfm.data.actions import Bins
 from qdfm.data.dataset import Dataset
@@ -45,6 +45,26 @@ class Endpoints(NamedTuple):
     weights: jax.Array
 
 
+class Lots(NamedTuple):
+    """Uniforms of a step of the flow: for the start `[B, D]`, the times, where the paths are by then, the endpoints."""
+
+    start: jax.Array
+    times: jax.Array
+    path: jax.Array
+    pick: jax.Array
+
+
+class Drawn(NamedTuple):
+    """What a step draws, whatever the state, with a key for what does depend on it."""
+
+    batch: Dataset
+    preference: jax.Array
+    kept: Any  # what is cached of the batch's rows
+    key: jax.Array
+    seen: jax.Array | None = None  # the observations as the flow learns from them
+    lots: Lots | None = None
+
+
 class Phases:
     """The pure functions of one resolved config and spec."""
 
@@ -62,16 +82,21 @@ class Phases:
     def algorithm(self) -> Algorithm:
         config, spec = self.config, self.spec
         network = config.behaviour == "network"
-        warmup = Phase("warmup", config.warmup_steps, self.warmup)
-        freeze = None if network else self.freeze
-        critic = Phase("critic", config.critic_steps, self.critic, freeze, self.rows.cache_next)
+        warmup = halved("warmup", config.warmup_steps, self.draw_warmup, self.warmup)
+        critic = halved(
+            "critic", config.critic_steps, self.draw, self.critic, None if network else self.freeze,
+            self.rows.cache_next,
+        )  # fmt: skip
         if config.together:
-            critic = critic._replace(update=self.both, cache=None)
+            critic = halved("critic", config.critic_steps, self.draw_improve, self.both, critic.prepare)
         taught = config.guidance == "energy"
-        improve = Phase(
-            "improve", config.improve_steps, self.improve, None if taught else self.fit_guidance, self.rows.cache
+        improve = halved(
+            "improve", config.improve_steps, self.draw_improve, self.improve, None if taught else self.fit_guidance,
+            self.rows.cache,
+        )  # fmt: skip
+        energy = halved(
+            "energy", config.energy_steps, self.draw, self.teach, self.fit_guidance, self.rows.cache_taught
         )
-        energy = Phase("energy", config.energy_steps, self.teach, self.fit_guidance, self.rows.cache_taught)
         clone = clone_phase(
             config, spec, config.clone_steps, lambda s: s.behaviour, lambda s, b: replace(s, behaviour=b)
         )
@@ -104,20 +129,50 @@ class Phases:
             step=jnp.int32(0),
         )
 
+    # What steps draw
+
+    def draw(self, dataset: Dataset, cache: Any, key: jax.Array) -> Drawn:
+        """A batch, a preference for each of its rows, and what is cached of them."""
+        rows, omega, later = jax.random.split(key, 3)
+        index = jax.random.randint(rows, (self.config.batch_size,), 0, len(dataset))
+        batch = dataset[index]
+        kept = jax.tree.map(lambda x: x[index], cache)
+        return Drawn(batch, draw_preference(self.config, self.spec, omega, batch), kept, later)
+
+    def draw_warmup(self, dataset: Dataset, cache: None, key: jax.Array) -> Drawn:
+        """The same, and the lots of the flow, which has one endpoint for each row."""
+        return self.with_lots(self.draw(dataset, cache, key), self.config.samples if self.single else 1)
+
+    def draw_improve(self, dataset: Dataset, cache: Any, key: jax.Array) -> Drawn:
+        """The same where the flow has M endpoints, unless these are the logged actions."""
+        certain = self.config.endpoints == "data" and not self.single
+        return self.with_lots(self.draw(dataset, cache, key), 1 if certain else self.config.samples)
+
+    def with_lots(self, drawn: Drawn, endpoints: int) -> Drawn:
+        """With the lots of the flow, for so many endpoints where the objective is the sum over all of them."""
+        later, noise, *keys = jax.random.split(drawn.key, 6)
+        literal, shape = self.config.objective == "literal", drawn.batch.action.shape
+        each = (shape[0], endpoints) if literal else shape[:1]
+        sizes = (shape, each, (*each, shape[1]), (shape[0], endpoints if literal else 1))
+        lots = Lots(*(jax.random.uniform(k, size) for k, size in zip(keys, sizes, strict=True)))
+        seen = disturbed(self.spec, drawn.batch.observation, self.config.observation_noise, noise)
+        return drawn._replace(key=later, seen=seen, lots=lots)
+
     # Phase 1
 
-    def warmup(self, state: State, dataset: Dataset, cache: None, key: jax.Array) -> tuple[State, Metrics]:
+    def warmup(self, state: State, drawn: Drawn) -> tuple[State, Metrics]:
         """The unweighted flow-matching loss."""
-        rows, omega, start, end, path = jax.random.split(key, 5)
-        batch = dataset.sample(rows, self.config.batch_size)
-        preference = draw_preference(self.config, self.spec, omega, batch)
-        legal = legal_choices(self.spec, batch.mask, len(batch))
+        batch, preference = drawn.batch, drawn.preference
         a1 = batch.action
         if self.config.warmup_endpoint == "behaviour":
             mu = jnp.exp(log_softmax_of(self.spec, state.behaviour.average, batch.observation, preference, batch.mask))
-            a1 = inverse_cdf(jax.random.uniform(end, (*a1.shape, 1)), mu)[..., 0]
-        a0 = self.policy.start(jax.random.uniform(start, a1.shape), legal)
-        return self.fit(state, batch, preference, legal, a0, self.certain(a1), path)
+            a1 = inverse_cdf(jax.random.uniform(drawn.key, (*a1.shape, 1)), mu)[..., 0]
+        return self.fit(state, drawn, self.source(drawn), self.certain(a1))
+
+    def source(self, drawn: Drawn) -> jax.Array:
+        """A0 `[B, D]` from the source."""
+        assert drawn.lots is not None
+        return self.policy.start(drawn.lots.start, legal_choices(self.spec, drawn.batch.mask, len(drawn.batch)))
 
     def certain(self, a1: jax.Array) -> Endpoints:
         """One endpoint `[B, D]` for each row."""
@@ -131,24 +186,21 @@ class Phases:
         """The behaviour is the warm-up flow as it stands."""
         return replace(state, behaviour=jax.tree.map(jnp.copy, state.flow.average))
 
-    def critic(self, state: State, dataset: Dataset, cache: Any, key: jax.Array) -> tuple[State, Metrics]:
+    def critic(self, state: State, drawn: Drawn) -> tuple[State, Metrics]:
         """Bellman regression over the behaviour's support at the next observations."""
-        rows, omega, draws = jax.random.split(key, 3)
-        index, batch, preference = self.batch(dataset, rows, omega)
-        support = self.rows.next_support(state, index, batch, preference, draws, cache)
+        batch, preference = drawn.batch, drawn.preference
+        support = self.rows.next_support(state, batch, preference, drawn.key, drawn.kept)
         critic, metrics = update_critic(self.config, self.spec, state.critic, batch, preference, support)
         return replace(state, critic=critic), metrics
 
-    def both(self, state: State, dataset: Dataset, cache: None, key: jax.Array) -> tuple[State, Metrics]:
+    def both(self, state: State, drawn: Drawn) -> tuple[State, Metrics]:
         """A step of the critic, which values states by the flow as it stands, and one of the flow towards its tilt."""
-        config, spec = self.config, self.spec
-        rows, omega, *lots = jax.random.split(key, 5)
-        index, batch, preference = self.batch(dataset, rows, omega)
+        config, spec, batch, preference = self.config, self.spec, drawn.batch, drawn.preference
         law = Support(self.rows.log_law(state.flow.average, batch.next_observation, preference, batch.next_mask))
         critic, metrics = update_critic(replace(config, backup="mean"), spec, state.critic, batch, preference, law)
-        support = self.rows.support(state, batch, preference, lots[0])
+        support = self.rows.support(state, batch, preference, drawn.key)
         critic = follow_beta(config, spec, critic, batch, preference, support, metrics["q_abs"])
-        state, more = self.approach(replace(state, critic=critic), index, batch, preference, None, *lots)
+        state, more = self.improve(replace(state, critic=critic), drawn)
         return state, metrics | more | {"loss": metrics["loss"], "flow_loss": more["loss"]}
 
     # Phase 3
@@ -163,72 +215,49 @@ class Phases:
         beta = fit_beta(self.config, self.spec, state.critic, batch, preference, support)
         return replace(state, critic=CriticState(state.critic.learner, beta))
 
-    def towards_data(
-        self, state: State, index: jax.Array, batch: Dataset, preference: jax.Array, key: jax.Array,
-        cache: Cached | None,
-    ) -> tuple[Endpoints, jax.Array, jax.Array]:  # fmt: skip
-        """The logged actions as endpoints, the weight of each row `[B]`, and the effective share of these."""
-        weight = self.rows.logged_weight(state, index, batch, preference, key, cache)
-        return self.certain(batch.action), weight[:, 0], jnp.mean(weight) ** 2 / jnp.mean(weight**2)
-
-    def teach(self, state: State, dataset: Dataset, cache: Any, key: jax.Array) -> tuple[State, Metrics]:
+    def teach(self, state: State, drawn: Drawn) -> tuple[State, Metrics]:
         """The energy network learns the weights."""
         assert state.energy is not None
-        rows, omega, draws = jax.random.split(key, 3)
-        index, batch, preference = self.batch(dataset, rows, omega)
-        support, weights, share = self.rows.weighted(state, index, batch, preference, draws, cache, None)
+        batch, preference = drawn.batch, drawn.preference
+        support, weights, share = self.rows.weighted(state, batch, preference, drawn.key, drawn.kept, None)
         at = (batch.observation, preference, support)
         energy, metrics = contrast(self.config, self.spec, state.energy, *at, weights)
         return replace(state, energy=energy), metrics | {"effective_share": share}
 
-    def improve(self, state: State, dataset: Dataset, cache: Any, key: jax.Array) -> tuple[State, Metrics]:
-        """The Q-weighted flow-matching loss."""
-        rows, omega, *lots = jax.random.split(key, 5)
-        return self.approach(state, *self.batch(dataset, rows, omega), cache, *lots)
-
-    def approach(
-        self, state: State, index: jax.Array, batch: Dataset, preference: jax.Array, cache: Any, draws: jax.Array,
-        start: jax.Array, path: jax.Array,
-    ) -> tuple[State, Metrics]:  # fmt: skip
-        """One step of the flow towards reweighted endpoints at a batch."""
-        config = self.config
-        legal = legal_choices(self.spec, batch.mask, len(batch))
+    def improve(self, state: State, drawn: Drawn) -> tuple[State, Metrics]:
+        """One step of the flow towards reweighted endpoints: the Q-weighted flow-matching loss."""
+        config, batch, preference = self.config, drawn.batch, drawn.preference
         renew = state.step % config.renew_every == 0
         if config.endpoints == "model":
             proposal = jax.tree.map(lambda new, old: jnp.where(renew, new, old), state.flow.average, state.proposal)
             state = replace(state, proposal=proposal)
         row_weight = None
         if config.endpoints == "data":
-            endpoints, row_weight, share = self.towards_data(state, index, batch, preference, draws, cache)
+            weight = self.rows.logged_weight(state, batch, preference, drawn.key, drawn.kept)
+            share = jnp.mean(weight) ** 2 / jnp.mean(weight**2)
+            endpoints, row_weight = self.certain(batch.action), weight[:, 0]
         else:
-            support, weights, share = self.rows.weighted(state, index, batch, preference, draws, cache, state.energy)
+            at = (batch, preference, drawn.key, drawn.kept)
+            support, weights, share = self.rows.weighted(state, *at, state.energy)
             endpoints = Endpoints(support.actions, weights if support.actions is None else weights[:, 0])
-        a0 = batch.action
-        if config.improve_start == "source":
-            a0 = self.policy.start(jax.random.uniform(start, a0.shape), legal)
-        state, metrics = self.fit(state, batch, preference, legal, a0, endpoints, path, row_weight)
+        a0 = self.source(drawn) if config.improve_start == "source" else batch.action
+        state, metrics = self.fit(state, drawn, a0, endpoints, row_weight)
         metrics |= {"effective_share": share, "beta": state.critic.beta}
         if config.endpoints == "model":  # the fixed point after k renewals is μ·exp(kβQ)
             metrics["renewals"] = (state.step // config.renew_every + 1).astype(jnp.float32)
         return replace(state, step=state.step + 1), metrics
 
-    def batch(self, dataset: Dataset, rows: jax.Array, omega: jax.Array) -> tuple[jax.Array, Dataset, jax.Array]:
-        """Drawn row numbers, for the caches by row, with their transitions and a preference for each."""
-        index = jax.random.randint(rows, (self.config.batch_size,), 0, len(dataset))
-        batch = dataset[index]
-        return index, batch, draw_preference(self.config, self.spec, omega, batch)
-
     def fit(
-        self, state: State, batch: Dataset, preference: jax.Array, legal: jax.Array, a0: jax.Array,
-        endpoints: Endpoints, key: jax.Array, row_weight: jax.Array | None = None,
-    ) -> tuple[State, Metrics]:  # fmt: skip
+        self, state: State, drawn: Drawn, a0: jax.Array, endpoints: Endpoints, row_weight: jax.Array | None = None
+    ) -> tuple[State, Metrics]:
         """One gradient step of the flow towards weighted endpoints, the rows weighted too where they are."""
-        config = self.config
-        *lots, noise = jax.random.split(key, 4)
-        x = context(self.spec, disturbed(self.spec, batch.observation, config.observation_noise, noise), preference)
+        config, lots = self.config, drawn.lots
+        assert drawn.seen is not None and lots is not None
+        legal = legal_choices(self.spec, drawn.batch.mask, len(drawn.batch))
+        x = context(self.spec, drawn.seen, drawn.preference)
 
         def alone(net: RateNet) -> jax.Array:
-            each = self.objective(self.policy.scores(net, x), a0, endpoints, legal, *lots)
+            each = self.objective(self.policy.scores(net, x), a0, endpoints, legal, lots)
             return jnp.mean(each if row_weight is None else row_weight * each)
 
         def loss(net: RateNet) -> jax.Array:
@@ -239,34 +268,25 @@ class Phases:
         return replace(state, flow=flow), {"loss": value / config.members}
 
     def objective(
-        self, scores: losses.Scores, a0: jax.Array, endpoints: Endpoints, legal: jax.Array, times: jax.Array,
-        path: jax.Array, pick: jax.Array,
-    ) -> jax.Array:  # fmt: skip
-        """The loss of each row `[B]`: the literal sum, or what has the same gradient in expectation.
-
-        `times`, `path` and `pick` are the keys of the times, of where the paths are by then, and of the endpoints.
-        """
-        rows, choices = len(a0), self.spec.num_choices
+        self, scores: losses.Scores, a0: jax.Array, endpoints: Endpoints, legal: jax.Array, lots: Lots
+    ) -> jax.Array:
+        """The loss of each row `[B]`: the literal sum, or what has the same gradient in expectation."""
         actions, weights = endpoints
+        t = draw_times(lots.times, self.steps)
         if self.config.objective == "literal":
             if actions is None:  # draws from an enumerated law need no weights
-                uniforms = jax.random.uniform(pick, (rows, self.config.samples))
-                actions = inverse_cdf(uniforms, weights[:, 0])[..., None]
+                actions = inverse_cdf(lots.pick, weights[:, 0])[..., None]
                 weights = jnp.full(actions.shape[:2], 1 / self.config.samples)
-            t = draw_times(jax.random.uniform(times, weights.shape), self.steps)
-            uniforms = jax.random.uniform(path, actions.shape)
-            return losses.literal(self.matching, scores, a0, actions, weights, t, uniforms, legal)
+            return losses.literal(self.matching, scores, a0, actions, weights, t, lots.path, legal)
         if self.single:
-            law = weights if actions is None else losses.endpoint_law(actions, weights, choices)
+            law = weights if actions is None else losses.endpoint_law(actions, weights, self.spec.num_choices)
             if self.steps == 1:
                 return losses.collapsed_at_start(self.matching, scores, a0, law, legal)
-            t = draw_times(jax.random.uniform(times, (rows,)), self.steps)
-            return losses.collapsed(self.matching, scores, a0, law, t, jax.random.uniform(path, (rows,)), legal)
+            return losses.collapsed(self.matching, scores, a0, law, t, lots.path[:, 0], legal)
         assert actions is not None  # several tokens have drawn endpoints only
-        one = inverse_cdf(jax.random.uniform(pick, (rows, 1)), weights)  # [B, 1]
+        one = inverse_cdf(lots.pick, weights)  # [B, 1]
         a1 = jnp.take_along_axis(actions, one[..., None], 1)[:, 0]
-        t = draw_times(jax.random.uniform(times, (rows,)), self.steps)
-        return losses.conditional(self.matching, scores, a0, a1, t, jax.random.uniform(path, a1.shape), legal)
+        return losses.conditional(self.matching, scores, a0, a1, t, lots.path, legal)
 
     # Acting
 

@@ -129,47 +129,46 @@ class Rows:
             q = energies(self.spec, energy.average, observation, preference, support.actions)
         return guidance.tilt(support.log_mu, q, beta)
 
+    # `kept` is what is cached, if anything, of the rows of the batch.
+
     def candidates(
-        self, state: State, index: jax.Array, batch: Dataset, preference: jax.Array, key: jax.Array,
-        cache: Cached | None,
-    ) -> Support:  # fmt: skip
-        """The candidates at a batch, from the cache where there is one."""
-        if cache is None or cache.actions is None:
+        self, state: State, batch: Dataset, preference: jax.Array, key: jax.Array, kept: Cached | None
+    ) -> Support:
+        """The candidates at a batch."""
+        if kept is None or kept.actions is None:
             return self.support(state, batch, preference, key)
-        return drawn_support(cache.actions[index].astype(jnp.int32))
+        return drawn_support(kept.actions.astype(jnp.int32))
 
     def weighted(
-        self, state: State, index: jax.Array, batch: Dataset, preference: jax.Array, key: jax.Array,
-        cache: Cached | None, energy: Learner | None,
+        self, state: State, batch: Dataset, preference: jax.Array, key: jax.Array, kept: Cached | None,
+        energy: Learner | None,
     ) -> tuple[Support, jax.Array, jax.Array]:  # fmt: skip
         """Candidates at a batch, their weights `[B, 1, M]` and the mean effective share of these."""
-        support = self.candidates(state, index, batch, preference, key, cache)
-        if cache is not None and cache.known is not None:
-            assert cache.known.share is not None
-            return support, cache.known.weights[index][:, None], jnp.mean(cache.known.share[index])
+        support = self.candidates(state, batch, preference, key, kept)
+        if kept is not None and kept.known is not None:
+            assert kept.known.share is not None
+            return support, kept.known.weights[:, None], jnp.mean(kept.known.share)
         weights = jax.lax.stop_gradient(self.weigh(state, batch, preference, support, energy))
         return support, weights, jnp.mean(guidance.share_of(support.log_mu, weights))
 
     def logged_weight(
-        self, state: State, index: jax.Array, batch: Dataset, preference: jax.Array, key: jax.Array,
-        cache: Cached | None,
-    ) -> jax.Array:  # fmt: skip
+        self, state: State, batch: Dataset, preference: jax.Array, key: jax.Array, kept: Cached | None
+    ) -> jax.Array:
         """The weight of each logged action `[B, 1]`."""
-        if cache is not None and cache.known is not None:
-            return cache.known.weights[index]
-        support = self.candidates(state, index, batch, preference, key, cache)
+        if kept is not None and kept.known is not None:
+            return kept.known.weights
+        support = self.candidates(state, batch, preference, key, kept)
         at = (self.config.seen(batch), preference, support, batch.action)
         return jax.lax.stop_gradient(ratio_to_behaviour(self.config, self.spec, state.critic, *at))
 
     def next_support(
-        self, state: State, index: jax.Array, batch: Dataset, preference: jax.Array, key: jax.Array,
-        cache: jax.Array | None,
-    ) -> Support:  # fmt: skip
+        self, state: State, batch: Dataset, preference: jax.Array, key: jax.Array, kept: jax.Array | None
+    ) -> Support:
         """The candidates at the next observations."""
         if not self.single:
-            assert cache is not None
-            return drawn_support(cache[index].astype(jnp.int32))
-        log_mu = self.next_law(state, batch, preference) if cache is None else cache[index]
+            assert kept is not None
+            return drawn_support(kept.astype(jnp.int32))
+        log_mu = self.next_law(state, batch, preference) if kept is None else kept
         return candidates_of(key, log_mu, self.config.backup_samples or 0)
 
     def next_law(self, state: State, batch: Dataset, preference: jax.Array) -> jax.Array:
