@@ -160,12 +160,12 @@ class Poisoned(qdfm.BC):
         algorithm = super().build(spec)
         phase = algorithm.phases[0]
 
-        def update(state, *rest):
-            new, metrics = phase.update(state, *rest)
+        def step(state, drawn):
+            new, metrics = phase.step(state, drawn)
             lost = jax.tree.map(lambda x: jax.numpy.where(new.optimiser[0].count >= 20, jax.numpy.nan, x), new.average)
             return dataclasses.replace(new, average=lost), metrics
 
-        return algorithm._replace(phases=(phase._replace(update=update),))
+        return algorithm._replace(phases=(phase._replace(step=step),))
 
 
 def test_weights_that_no_metric_tells_of_are_looked_at(tmp_path):

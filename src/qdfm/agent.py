@@ -18,6 +18,10 @@ from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError, unknown
 
 
+# Weights times evaluations and rows up to which the CPU has decided before an accelerator has been asked and has answered
+HOST_WORK = 2**22
+
+
 class Compiled(NamedTuple):
     """An algorithm's acting functions on raw observations, shared by all agents of one config and spec.
 
@@ -83,6 +87,8 @@ class Agent:
                 "them); keep those that it was trained with, or train it anew."
             )
         self._leaves = tuple(jax.tree.leaves(self.policy))
+        self._on_host: tuple[Any, ...] | None = None  # the same weights beside the CPU
+        self._work = self.compiled.algorithm.evaluations * sum(leaf.size for leaf in self._leaves)
         self._generator = np.random.default_rng(seed)
 
     def act(
@@ -103,7 +109,7 @@ class Agent:
         rows = len(x)
         noise = self._noise(seed, rows)
         run = self.compiled.greedy if greedy else self.compiled.draw
-        actions = np.asarray(run(self._leaves, noise, x, self._preference(preference, rows), self._mask(mask, rows)))
+        actions = np.asarray(run(self._weights(rows), noise, x, self._preference(preference, rows), self._mask(mask, rows)))
         if self.compiled.algorithm.actions is None or mask is not None:
             actions = self.spec.actions.decode(actions)
         return actions[0] if one else actions
@@ -114,7 +120,7 @@ class Agent:
             raise QDFMError(f"{self.config.name} has no exact action probabilities; draw samples with act instead.")
         x, one = self._observation(observation)
         rows = len(x)
-        p = np.asarray(self.compiled.probs(self._leaves, x, self._preference(preference, rows), self._mask(mask, rows)))
+        p = np.asarray(self.compiled.probs(self._weights(rows), x, self._preference(preference, rows), self._mask(mask, rows)))
         p = p[(slice(None), *(slice(k) for k in self.spec.choices))]
         return p[0] if one else p
 
@@ -142,6 +148,17 @@ class Agent:
             "spec": self.spec.to_json(),
         }
         checkpoint.write_tree(path, "agent", self.policy, header)
+
+    def _weights(self, rows: int) -> tuple[Any, ...]:
+        """The leaves of the policy, where so many decisions are found soonest."""
+        if jax.default_backend() == "cpu" or self._work * rows > HOST_WORK:
+            return self._leaves
+        if self._on_host is None:
+            try:
+                self._on_host = jax.device_put(self._leaves, jax.devices("cpu")[0])
+            except RuntimeError:  # JAX was told to leave the CPU alone
+                self._on_host = self._leaves
+        return self._on_host
 
     def _noise(self, seed: int | Sequence[np.random.Generator] | None, rows: int) -> np.ndarray:
         """The uniforms `[B, noise]` of as many decisions."""

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from qdfm.algorithms import learner
-from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_batch
+from qdfm.algorithms.base import Algorithm, Metrics, sampled
 from qdfm.algorithms.critic import CriticConfig, init_critic, regress, vector_values
 from qdfm.algorithms.learner import Learner
 from qdfm.algorithms.softmax import imitate, init_softmax, log_softmax_of, tokenwise
@@ -44,8 +44,7 @@ def advantage_algorithm(
             value=learner.start(value, config.critic_learning_rate),
         )
 
-    def update(state: State, dataset: Dataset, cache: None, key: jax.Array) -> tuple[State, Metrics]:
-        batch, preference = draw_batch(config, spec, dataset, key)
+    def step(state: State, batch: Dataset, preference: jax.Array) -> tuple[State, Metrics]:
         target = state.critic.average
         q = vector_values(config, spec, target, batch.observation, preference, batch.action[:, None])[:, 0, 0]
         value, value_loss = fit_value(config, spec, state.value, batch, preference, q, expectile)
@@ -60,7 +59,7 @@ def advantage_algorithm(
     return tokenwise(
         spec,
         init=init,
-        phases=(Phase("train", steps, update),),
+        phases=(sampled(config, spec, "train", steps, step),),
         policy=lambda state: state.policy.average,
         log_law=partial(log_softmax_of, spec),
     )

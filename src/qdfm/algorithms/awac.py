@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from qdfm.algorithms.advantage import advantage_weights, check_weights
-from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_batch
+from qdfm.algorithms.base import Algorithm, Metrics, sampled
 from qdfm.algorithms.critic import CriticConfig, expected, init_critic, preferred_values, regress, vector_values
 from qdfm.algorithms.learner import Learner
 from qdfm.algorithms.softmax import imitate, init_softmax, log_likelihood, log_softmax_of, tokenwise
@@ -44,8 +44,7 @@ class AWAC(CriticConfig):
             k1, k2 = jax.random.split(key)
             return State(init_softmax(config, spec, k1), init_critic(config, spec, k2))
 
-        def update(state: State, dataset: Dataset, cache: None, key: jax.Array) -> tuple[State, Metrics]:
-            batch, preference = draw_batch(config, spec, dataset, key)
+        def step(state: State, batch: Dataset, preference: jax.Array) -> tuple[State, Metrics]:
             net = state.policy.net
             next_law = jnp.exp(log_softmax_of(spec, net, batch.next_observation, preference, batch.next_mask))
             next_q = vector_values(config, spec, state.critic.average, batch.next_observation, preference)
@@ -61,7 +60,7 @@ class AWAC(CriticConfig):
         return tokenwise(
             spec,
             init=init,
-            phases=(Phase("train", config.train_steps, update),),
+            phases=(sampled(config, spec, "train", config.train_steps, step),),
             policy=lambda state: state.policy.average,
             log_law=partial(log_softmax_of, spec),
         )

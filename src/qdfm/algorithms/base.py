@@ -78,6 +78,7 @@ class Algorithm(NamedTuple):
     # as act, but (actions [B, dimensions], carry): of a method that finds continuous actions themselves, not tokens;
     # with a mask, act is asked, since what lies between legal actions need not be legal
     actions: Callable[..., tuple[jax.Array, Any]] | None = None
+    evaluations: int = 1  # of the networks, that one decision takes
 
 
 @dataclass(frozen=True)
@@ -235,6 +236,18 @@ def draw_batch(config: Config, spec: Spec, dataset: Dataset, key: jax.Array) -> 
     rows, omega = jax.random.split(key)
     batch = dataset.sample(rows, config.batch_size)
     return batch, draw_preference(config, spec, omega, batch)
+
+
+def sampled(
+    config: Config, spec: Spec, name: str, steps: int,
+    step: Callable[[Any, Dataset, jax.Array], tuple[Any, Metrics]],
+) -> Phase:  # fmt: skip
+    """The phase of most algorithms: `step(state, batch, preference)` on a batch, with a preference for each row."""
+
+    def draw(dataset: Dataset, cache: None, key: jax.Array) -> tuple[Dataset, jax.Array]:
+        return draw_batch(config, spec, dataset, key)
+
+    return halved(name, steps, draw, lambda state, drawn: step(state, *drawn))
 
 
 def draw_preference(config: Config, spec: Spec, key: jax.Array, batch: Dataset) -> jax.Array:

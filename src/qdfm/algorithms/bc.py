@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import jax
 
-from qdfm.algorithms.base import Algorithm, Config, Metrics, Phase, check_noise, disturbed, draw_batch
+from qdfm.algorithms.base import Algorithm, Config, Metrics, Phase, check_noise, disturbed, draw_batch, halved
 from qdfm.algorithms.learner import Learner, Rate, falling
 from qdfm.algorithms.softmax import imitate, init_softmax, log_softmax_of, tokenwise
 from qdfm.data.dataset import Dataset
@@ -57,10 +57,14 @@ def clone_phase(
 ) -> Phase:  # fmt: skip
     """Maximum likelihood of the logged actions, for the network that `get` finds in the state."""
 
-    def update(state: Any, dataset: Dataset, cache: None, key: jax.Array) -> tuple[Any, Metrics]:
+    def draw(dataset: Dataset, cache: None, key: jax.Array) -> tuple[Dataset, jax.Array]:
         batch, preference = draw_batch(config, spec, dataset, key)  # by the parts 0 and 1 of the key
-        batch = replace(batch, observation=disturbed(spec, batch.observation, noise, jax.random.fold_in(key, 2)))
+        seen = disturbed(spec, batch.observation, noise, jax.random.fold_in(key, 2))
+        return replace(batch, observation=seen), preference
+
+    def step(state: Any, drawn: tuple[Dataset, jax.Array]) -> tuple[Any, Metrics]:
+        batch, preference = drawn
         new, loss = imitate(config, spec, get(state), batch, preference)
         return put(state, new), {"loss": loss}
 
-    return Phase("clone", steps, update)
+    return halved("clone", steps, draw, step)

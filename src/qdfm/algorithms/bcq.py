@@ -14,7 +14,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_batch
+from qdfm.algorithms.base import Algorithm, Metrics, sampled
 from qdfm.algorithms.critic import CriticConfig, double_q, greedy_law, init_critic, preferred_values, regress
 from qdfm.algorithms.guidance import keep_supported
 from qdfm.algorithms.learner import Learner
@@ -55,8 +55,7 @@ class BCQ(CriticConfig):
             k1, k2 = jax.random.split(key)
             return State(init_softmax(config, spec, k1), init_critic(config, spec, k2))
 
-        def update(state: State, dataset: Dataset, cache: None, key: jax.Array) -> tuple[State, Metrics]:
-            batch, preference = draw_batch(config, spec, dataset, key)
+        def step(state: State, batch: Dataset, preference: jax.Array) -> tuple[State, Metrics]:
             behaviour, clone_loss = imitate(config, spec, state.behaviour, batch, preference)
             seen = batch.next_observation
             allowed = likely(behaviour.net, seen, preference, batch.next_mask)
@@ -72,7 +71,7 @@ class BCQ(CriticConfig):
         return tokenwise(
             spec,
             init=init,
-            phases=(Phase("train", config.train_steps, update),),
+            phases=(sampled(config, spec, "train", config.train_steps, step),),
             policy=lambda state: (state.behaviour.average, state.critic.average),
             log_law=log_law,
         )

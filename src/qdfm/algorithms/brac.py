@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from qdfm.algorithms import learner
-from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_batch
+from qdfm.algorithms.base import Algorithm, Metrics, sampled
 from qdfm.algorithms.bc import clone_phase
 from qdfm.algorithms.critic import CriticConfig, expected, init_critic, preferred_values, regress, vector_values
 from qdfm.algorithms.learner import Learner
@@ -53,8 +53,7 @@ class BRAC(CriticConfig):
                 critic=init_critic(config, spec, k3),
             )
 
-        def update(state: State, dataset: Dataset, cache: None, key: jax.Array) -> tuple[State, Metrics]:
-            batch, preference = draw_batch(config, spec, dataset, key)
+        def step(state: State, batch: Dataset, preference: jax.Array) -> tuple[State, Metrics]:
             behaviour = state.behaviour.average
 
             seen, mask = batch.next_observation, batch.next_mask
@@ -84,7 +83,7 @@ class BRAC(CriticConfig):
         return tokenwise(
             spec,
             init=init,
-            phases=(clone, Phase("train", config.train_steps, update)),
+            phases=(clone, sampled(config, spec, "train", config.train_steps, step)),
             policy=lambda state: state.policy.average,
             log_law=partial(log_softmax_of, spec),
         )

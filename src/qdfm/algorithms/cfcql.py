@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 
-from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_batch
+from qdfm.algorithms.base import Algorithm, Metrics, sampled
 from qdfm.algorithms.bc import clone_phase
 from qdfm.algorithms.critic import init_critic
 from qdfm.algorithms.learner import Learner
@@ -49,8 +49,7 @@ class CFCQL(QMixConfig):
             k1, k2 = jax.random.split(key)
             return State(init_softmax(config, spec, k1), init_critic(config, spec, k2))
 
-        def update(state: State, dataset: Dataset, cache: None, key: jax.Array) -> tuple[State, Metrics]:
-            batch, preference = draw_batch(config, spec, dataset, key)
+        def step(state: State, batch: Dataset, preference: jax.Array) -> tuple[State, Metrics]:
             log_mu = log_softmax_of(spec, state.behaviour.average, batch.observation, preference, batch.mask)
 
             def gap(at_data: jax.Array, q: jax.Array) -> jax.Array:
@@ -69,7 +68,7 @@ class CFCQL(QMixConfig):
         return tokenwise(
             spec,
             init=init,
-            phases=(clone, Phase("train", config.train_steps, update)),
+            phases=(clone, sampled(config, spec, "train", config.train_steps, step)),
             policy=lambda state: state.critic.average,
             log_law=greedy_team(config, spec),
         )

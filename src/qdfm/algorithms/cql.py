@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_batch, legal_choices
+from qdfm.algorithms.base import Algorithm, Metrics, legal_choices, sampled
 from qdfm.algorithms.critic import CriticConfig, conservative, double_q, init_critic, preferred_values, regress
 from qdfm.algorithms.learner import Learner
 from qdfm.algorithms.softmax import tokenwise
@@ -49,8 +49,7 @@ class CQL(CriticConfig):
         if config.temperature <= 0:
             raise QDFMError(f"cql: temperature is {config.temperature}; it must be positive.")
 
-        def update(critic: Learner, dataset: Dataset, cache: None, key: jax.Array) -> tuple[Learner, Metrics]:
-            batch, preference = draw_batch(config, spec, dataset, key)
+        def step(critic: Learner, batch: Dataset, preference: jax.Array) -> tuple[Learner, Metrics]:
             next_legal = legal_choices(spec, batch.next_mask, len(batch))
             value = double_q(config, spec, critic, batch.next_observation, preference, next_legal)
             penalty = conservative(config, spec, batch, preference, config.penalty)
@@ -64,7 +63,7 @@ class CQL(CriticConfig):
         return tokenwise(
             spec,
             init=partial(init_critic, config, spec),
-            phases=(Phase("train", config.train_steps, update),),
+            phases=(sampled(config, spec, "train", config.train_steps, step),),
             policy=lambda critic: critic.average,
             log_law=log_law,
         )

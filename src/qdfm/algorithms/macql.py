@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 
-from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_batch, legal_choices
+from qdfm.algorithms.base import Algorithm, Metrics, draw_batch, halved, legal_choices
 from qdfm.algorithms.critic import init_critic
 from qdfm.algorithms.learner import Learner
 from qdfm.algorithms.qmix import QMixConfig, conservative_step, greedy_team, own_values
@@ -42,9 +42,12 @@ class MACQL(QMixConfig):
         if config.samples < 1:
             raise QDFMError(f"macql: samples is {config.samples}; it must be at least 1.")
 
-        def update(critic: Learner, dataset: Dataset, cache: None, key: jax.Array) -> tuple[Learner, Metrics]:
+        def draw(dataset: Dataset, cache: None, key: jax.Array) -> tuple[Dataset, jax.Array, jax.Array]:
             rows, draws = jax.random.split(key)
-            batch, preference = draw_batch(config, spec, dataset, rows)
+            return *draw_batch(config, spec, dataset, rows), draws
+
+        def step(critic: Learner, drawn: tuple[Dataset, jax.Array, jax.Array]) -> tuple[Learner, Metrics]:
+            batch, preference, draws = drawn
             legal = legal_choices(spec, batch.mask, len(batch))
             own = own_values(config, spec, critic.net, batch.observation, preference)
             actions, log_density = propose(draws, own, legal, config.samples)
@@ -57,7 +60,7 @@ class MACQL(QMixConfig):
         return tokenwise(
             spec,
             init=partial(init_critic, config, spec),
-            phases=(Phase("train", config.train_steps, update),),
+            phases=(halved("train", config.train_steps, draw, step),),
             policy=lambda critic: critic.average,
             log_law=greedy_team(config, spec),
         )

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.scipy.special import logsumexp
 
 from qdfm.algorithms import learner
-from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_batch, legal_choices
+from qdfm.algorithms.base import Algorithm, Metrics, legal_choices, sampled
 from qdfm.algorithms.critic import CriticConfig, greedy_law, read, scalarise
 from qdfm.algorithms.learner import Learner
 from qdfm.algorithms.softmax import init_softmax, log_softmax_of, tokenwise
@@ -67,8 +67,7 @@ class OMAR(CriticConfig):
             every = net(context(spec, observation, preference))
             return read(config, every, scalarise(every, preference))  # [B, G, K, objectives]
 
-        def update(state: State, dataset: Dataset, cache: None, key: jax.Array) -> tuple[State, Metrics]:
-            batch, preference = draw_batch(config, spec, dataset, key)
+        def step(state: State, batch: Dataset, preference: jax.Array) -> tuple[State, Metrics]:
             legal = legal_choices(spec, batch.mask, len(batch))  # [B, G, K]
 
             seen = batch.next_observation
@@ -90,7 +89,7 @@ class OMAR(CriticConfig):
         return tokenwise(
             spec,
             init=init,
-            phases=(Phase("train", config.train_steps, update),),
+            phases=(sampled(config, spec, "train", config.train_steps, step),),
             policy=lambda state: state.policy.average,
             log_law=partial(log_softmax_of, spec),
         )

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from qdfm.algorithms import learner
 from qdfm.algorithms.advantage import advantage_weights
-from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_batch
+from qdfm.algorithms.base import Algorithm, Metrics, sampled
 from qdfm.algorithms.critic import CriticConfig, critic_context, read, regress, scalarise
 from qdfm.algorithms.learner import Learner
 from qdfm.algorithms.softmax import init_softmax, log_softmax_of, tokenwise
@@ -73,8 +73,7 @@ class OMIGA(CriticConfig):
                 value=learner.start(value, config.critic_learning_rate),
             )
 
-        def update(state: State, dataset: Dataset, cache: None, key: jax.Array) -> tuple[State, Metrics]:
-            batch, preference = draw_batch(config, spec, dataset, key)
+        def step(state: State, batch: Dataset, preference: jax.Array) -> tuple[State, Metrics]:
             target = state.critic.average
             x = critic_context(config, spec, config.seen(batch), preference)
             every = target.own(x)
@@ -108,7 +107,7 @@ class OMIGA(CriticConfig):
         return tokenwise(
             spec,
             init=init,
-            phases=(Phase("train", config.train_steps, update),),
+            phases=(sampled(config, spec, "train", config.train_steps, step),),
             policy=lambda state: state.policy.average,
             log_law=partial(log_softmax_of, spec),
         )

@@ -94,9 +94,7 @@ class Phases:
             "improve", config.improve_steps, self.draw_improve, self.improve, None if taught else self.fit_guidance,
             self.rows.cache,
         )  # fmt: skip
-        energy = halved(
-            "energy", config.energy_steps, self.draw, self.teach, self.fit_guidance, self.rows.cache_taught
-        )
+        energy = halved("energy", config.energy_steps, self.draw, self.teach, self.fit_guidance, self.rows.cache_taught)
         clone = clone_phase(
             config, spec, config.clone_steps, lambda s: s.behaviour, lambda s, b: replace(s, behaviour=b)
         )
@@ -112,6 +110,7 @@ class Phases:
             noise=self.policy.noise * config.candidates,
             probs=self.probs if config.candidates == 1 and not config.averaged else None,
             actions=self.average if config.averaged else None,
+            evaluations=1 if config.averaged else self.steps * config.candidates,
         )
 
     def init(self, key: jax.Array) -> State:

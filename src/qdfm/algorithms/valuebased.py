@@ -12,7 +12,7 @@ import equinox as eqx
 import jax
 
 from qdfm.algorithms import guidance
-from qdfm.algorithms.base import Algorithm, Metrics, Phase, draw_preference
+from qdfm.algorithms.base import Algorithm, Metrics, draw_batch, draw_preference, halved
 from qdfm.algorithms.bc import clone_phase
 from qdfm.algorithms.critic import init_critic
 from qdfm.algorithms.guidedcritic import (
@@ -57,10 +57,12 @@ def value_algorithm(config: ValueConfig, spec: Spec, log_policy: LogPolicy) -> A
         critic = CriticState(init_critic(config, spec, k2), first_beta(config))
         return ValueState(init_softmax(config, spec, k1), critic)
 
-    def update(state: ValueState, dataset: Dataset, cache: None, key: jax.Array) -> tuple[ValueState, Metrics]:
-        rows, omega, draws = jax.random.split(key, 3)
-        batch = dataset.sample(rows, config.batch_size)
-        preference = draw_preference(config, spec, omega, batch)
+    def draw(dataset: Dataset, cache: None, key: jax.Array) -> tuple[Dataset, jax.Array, jax.Array]:
+        rows, draws = jax.random.split(key)
+        return *draw_batch(config, spec, dataset, rows), draws
+
+    def step(state: ValueState, drawn: tuple[Dataset, jax.Array, jax.Array]) -> tuple[ValueState, Metrics]:
+        batch, preference, draws = drawn
         log_mu = log_softmax_of(spec, state.behaviour.average, batch.next_observation, preference, batch.next_mask)
         support = support_of(config, draws, log_mu, config.backup_samples or 0)
         critic, metrics = update_critic(config, spec, state.critic, batch, preference, support)
@@ -89,8 +91,8 @@ def value_algorithm(config: ValueConfig, spec: Spec, log_policy: LogPolicy) -> A
             clone_phase(
                 config, spec, config.clone_steps, lambda s: s.behaviour, lambda s, new: ValueState(new, s.critic)
             ),
-            Phase("critic", config.critic_steps, update),
-            Phase("calibrate", 0, update, prepare=calibrate),  # β in units of the finished critic, as QDFM has it
+            halved("critic", config.critic_steps, draw, step),
+            halved("calibrate", 0, draw, step, prepare=calibrate),  # β in units of the finished critic, as QDFM has it
         ),
         policy=lambda state: (state.behaviour.average, state.critic.learner.average, state.critic.beta),
         log_law=log_law,
