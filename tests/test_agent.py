@@ -363,3 +363,19 @@ def test_a_policy_of_other_networks(agent):
     assert agent.config.steps == 1
     with pytest.raises(QDFMError, match="other networks than its settings ask for"):
         qdfm.Agent(dataclasses.replace(agent.config, steps=5), agent.spec, agent.policy)
+
+
+def test_small_decisions_are_found_on_the_cpu_whatever_trains(agent, monkeypatch):
+    """As if there were an accelerator: one row goes to the CPU's copy of the weights, many stay where training left."""
+    one, many = agent.act(OBSERVATION, seed=0), agent.act(BATCH, seed=0)
+    fresh = Agent(agent.config, agent.spec, agent.policy)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr("qdfm.agent.HOST_WORK", 2 * sum(leaf.size for leaf in jax.tree.leaves(agent.policy)))
+    assert fresh._weights(3) is fresh._leaves
+    assert fresh._weights(2) is fresh._on_host and fresh._on_host is not fresh._leaves
+    assert fresh.act(OBSERVATION, seed=0) == one and (fresh.act(BATCH, seed=0) == many).all()
+
+
+@pytest.mark.parametrize(("config", "evaluations"), [(QDFM(), 2), (QDFM(steps=7, candidates=3), 21), (BC(), 1)])
+def test_the_work_of_a_decision_counts_evaluations(config, evaluations):
+    assert config.resolve(PARTS).build(PARTS).evaluations == evaluations

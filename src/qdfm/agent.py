@@ -18,7 +18,7 @@ from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError, unknown
 
 
-# Weights times evaluations and rows up to which the CPU has decided before an accelerator has been asked and has answered
+# Weights times evaluations and rows up to which the CPU has decided before an accelerator has answered
 HOST_WORK = 2**22
 
 
@@ -107,9 +107,9 @@ class Agent:
         """
         x, one = self._observation(observation)
         rows = len(x)
-        noise = self._noise(seed, rows)
+        given = (self._noise(seed, rows), x, self._preference(preference, rows), self._mask(mask, rows))
         run = self.compiled.greedy if greedy else self.compiled.draw
-        actions = np.asarray(run(self._weights(rows), noise, x, self._preference(preference, rows), self._mask(mask, rows)))
+        actions = np.asarray(run(self._weights(rows), *given))
         if self.compiled.algorithm.actions is None or mask is not None:
             actions = self.spec.actions.decode(actions)
         return actions[0] if one else actions
@@ -120,7 +120,8 @@ class Agent:
             raise QDFMError(f"{self.config.name} has no exact action probabilities; draw samples with act instead.")
         x, one = self._observation(observation)
         rows = len(x)
-        p = np.asarray(self.compiled.probs(self._weights(rows), x, self._preference(preference, rows), self._mask(mask, rows)))
+        given = (x, self._preference(preference, rows), self._mask(mask, rows))
+        p = np.asarray(self.compiled.probs(self._weights(rows), *given))
         p = p[(slice(None), *(slice(k) for k in self.spec.choices))]
         return p[0] if one else p
 
