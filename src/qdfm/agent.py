@@ -17,7 +17,6 @@ from qdfm.data.checks import check_categories, check_preference
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError, unknown
 
-
 # Weights times evaluations and rows up to which the CPU has decided before an accelerator has answered
 HOST_WORK = 2**22
 
