@@ -19,7 +19,7 @@ CODEBOOKS, BINS = (8, 16, 32, 64, 256), (3, 5, 9, 21, 41)
 CODINGS = {str(c): c for c in (*(Coding("codebook", k) for k in CODEBOOKS), *(Coding("bins", k) for k in BINS))}
 COMPARED = "codebook-16"  # where all methods are tried
 SEEDS = 3
-SHARE = 0.5  # of the gradient steps in `mujoco`
+SIZE = replace(FULL, share=0.5, episodes=10)  # half the gradient steps of `mujoco`, and half the episodes
 # A smaller network than in `mujoco`: the size of the flow is not the question here.
 BINNED = QDFM(
     **schedule(STEPS["codebook"], (0.45, 0.45, 0.1)), samples=16, batch_size=1024, target_rate=0.02, **NETWORKS
@@ -42,7 +42,7 @@ def run(settings: Settings) -> None:
     """Train, play, tabulate, draw."""
     picked = settings.picked({"coding": CODINGS, "task": TASKS, "method": METHODS["codebook"]}, QUICK_NAMES)
     cells, seeds = Cells(settings), settings.seed_range(SEEDS)
-    size = QUICK if settings.quick else replace(FULL, share=SHARE)
+    size = QUICK if settings.quick else SIZE
     results: Results = {}
     for task in picked["task"]:
         for coding in picked["coding"]:

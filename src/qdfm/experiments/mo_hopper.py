@@ -31,22 +31,24 @@ from qdfm.train import fingerprint, train
 
 QUALITIES = ("expert", "amateur")
 PREFERENCES, QUICK_PREFERENCES, QUICK_SHARE, QUICK_TRANSITIONS = 501, 11, 0.002, 20_000
-SEEDS, BINS, STEPS = 3, 161, 30_000
+SEEDS, BINS, STEPS = 3, 161, 60_000
 TIMED = Scale(calls=200, batch=PREFERENCES)
-NETWORKS: dict[str, Any] = {"ema": 0.999, "preferences": "logged"}
+NETWORKS: dict[str, Any] = {"batch_size": 1024, "ema": 0.9995, "preferences": "logged"}
 # Of what imitates: the data are near to 93 policies, each on a narrow path.
 WIDE: dict[str, Any] = {
-    "hidden": (512, 512), "learning_rate": 1e-3, "observation_noise": 0.01, "decay": True, **NETWORKS,
+    "hidden": (1024, 1024), "learning_rate": 1e-3, "observation_noise": 0.02, "decay": True, **NETWORKS,
 }  # fmt: skip
-# One step, because the behaviour does one thing in a state and leaves nothing to couple; two flows that act together;
+# One step, because the behaviour does one thing in a state and leaves nothing to couple; four flows that act together;
 # logged actions as endpoints, so that the last phase goes on learning them.
 FLOW = QDFM(
-    **schedule(STEPS, (0.7, 0.1, 0.2)), steps=1, members=2, averaged=True, layer_norm=False, endpoints="data",
+    **schedule(STEPS, (0.7, 0.1, 0.2)), steps=1, members=4, averaged=True, layer_norm=False, endpoints="data",
     samples=16, target_rate=0.02, support_share=0.1, state_share=0.5, critic_hidden=(256, 256), **WIDE,
 )  # fmt: skip
 METHODS: dict[str, Config] = {
     "QDFM": FLOW,
-    "MODULI": MODULI(plan_steps=40_000, inverse_steps=40_000, learning_rate=5e-4, hidden=(512, 512)),
+    "MODULI": MODULI(
+        plan_steps=STEPS, inverse_steps=STEPS, learning_rate=5e-4, hidden=(512, 512), width=128, depth=3, batch_size=128
+    ),
     "BC(P)": BC(clone_steps=STEPS, **WIDE),
     "CQL(P)": CQL(train_steps=STEPS, target_rate=0.02, **NETWORKS),
 }
