@@ -1,8 +1,8 @@
 """guidance: how strongly may a learned critic pull a policy away from its data, without a setting for every task?
 
-Six MuJoCo sets, one token per dimension. The warm-up flow and the critic are trained once per set and seed (and for each
-kind of backup); each rule then turns the critic's values into weights of the flow's own draws, the flow learns these in
-a short third phase, and the result is played beside the unguided flow. A rule is good if it never falls below that flow.
+Six MuJoCo sets, one token per dimension. The warm-up flow and the critic are trained once per set, seed and kind of
+backup; each rule then turns the critic's values into weights of the flow's own draws, the flow learns these in a short
+third phase, and the result is played beside the unguided flow. A rule is good if it never falls below that flow.
 """
 
 from dataclasses import replace
