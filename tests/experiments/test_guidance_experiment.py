@@ -12,7 +12,7 @@ from qdfm.data.spec import Spec
 from qdfm.experiments import EXPERIMENTS, control, guidance
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.control import Coding, Size
-from qdfm.experiments.guidance import RULES, UNGUIDED, run
+from qdfm.experiments.guidance import ONWARD, RULES, UNGUIDED, run
 from qdfm.experiments.guidance_report import draw, gains, harmless, headlines, tabulate
 from qdfm.experiments.mujoco import METHODS, TOKENS_QDFM
 from qdfm.train import branching
@@ -26,8 +26,10 @@ def test_rules_differ_in_the_last_phase_or_in_acting_only():
         "share_target", "caution", "beta", "beta_scale", "improve_steps", "candidates", "endpoints", "state_share",
         "averaged",
     }  # fmt: skip
-    base = TOKENS_QDFM.described()
-    for config in RULES.values():
+    for name, config in RULES.items():
+        trunk = ONWARD if name.startswith("onward") else TOKENS_QDFM
+        base = trunk.described()
+        assert config.backup == trunk.backup
         assert {field for field, value in config.described().items() if value != base[field]} <= later
     assert RULES["share-.35-state-.5"] == TOKENS_QDFM == METHODS["tokens"]["QDFM"]
     resolved = TOKENS_QDFM.resolve(SPEC)

@@ -17,7 +17,7 @@ from qdfm.experiments.mujoco_tables import FINDINGS, NOTES, Results, headlines, 
 from qdfm.experiments.report import provenance, write_report
 
 CODINGS = {"codebook": Coding("codebook", 256), "tokens": Coding("bins", 41)}
-STEPS = {"codebook": 80_000, "tokens": 120_000}  # gradient steps of every method
+STEPS = {"codebook": 60_000, "tokens": 120_000}  # gradient steps of every method
 NETWORKS: dict[str, Any] = {"ema": 0.9995}  # the policies are averaged over some thousand steps
 # For one token per dimension: what the expert of HalfCheetah takes to be imitated; the critic may stay small.
 WIDE: dict[str, Any] = {"hidden": (512, 512), "critic_hidden": (256, 256), "batch_size": 1024, "ema": 0.9995}
@@ -25,7 +25,7 @@ WIDE: dict[str, Any] = {"hidden": (512, 512), "critic_hidden": (256, 256), "batc
 SCALED: dict[str, Any] = {"value_scale": True, "pessimism": "mean", "critic_decay": True}
 CANDIDATES = 16  # of best-of-n
 TOKENS_RIVALS = ("AWAC", "BC", "IQL")  # imitation, and those that do not maximise over actions never seen
-SEEDS = {"codebook": 5, "tokens": 3}
+SEEDS = {"codebook": 3, "tokens": 3}
 
 
 def schedule(steps: int, shares: tuple[float, float, float] = (0.15, 0.5, 0.35)) -> dict[str, Any]:

@@ -25,8 +25,10 @@ def in_turn(calls: dict[str, Callable[[], Any]], count: int, warm: int = 10) -> 
     return {name: 1e3 * float(np.median(taken)) for name, taken in times.items()}
 
 
-def act_times(configs: dict[str, Config], data: Dataset, calls: int, batch: int) -> dict[str, dict[str, float]]:
-    """Milliseconds of one action and of a batch, of which a tenth as many are timed; the methods act in turn.
+def act_times(
+    configs: dict[str, Config], data: Dataset, calls: int, batch: int
+) -> dict[str, dict[str, float | None]]:  # fmt: skip
+    """Milliseconds of one action and of a batch (0: of none), a tenth as often timed; the methods act in turn.
 
     The networks are not trained, which changes no time, but the phases are prepared: MODULI then knows the preferences
     of the data, and slides to others only.
@@ -41,17 +43,18 @@ def act_times(configs: dict[str, Config], data: Dataset, calls: int, batch: int)
         for phase in algorithm.phases:
             state = phase.prepare(state, rows, key) if phase.prepare else state
         agents[name] = Agent(config, adapted.spec, algorithm.policy(state))
-    one, many = (
-        in_turn({name: partial(agent.act, seen, even) for name, agent in agents.items()}, count)
-        for seen, count in ((data.observation[0], calls), (data.observation[:batch], calls // 10))
+    one = in_turn({name: partial(agent.act, data.observation[0], even) for name, agent in agents.items()}, calls)
+    rows = data.observation[:batch]
+    many = (
+        in_turn({name: partial(agent.act, rows, even) for name, agent in agents.items()}, calls // 10) if batch else {}
     )
-    return {name: {"one": one[name], "batch": many[name]} for name in agents}
+    return {name: {"one": one[name], "batch": many.get(name)} for name in agents}
 
 
-def here_and_on_cpu(measure: Callable[[], Any]) -> dict[str, Any]:
-    """A measurement on the device that trains and on the CPU of the same machine."""
+def here_and_on_cpu(measure: Callable[[], Any], on_cpu: Callable[[], Any] | None = None) -> dict[str, Any]:
+    """A measurement on the device that trains and (another, where given) on the CPU of the same machine."""
     here = measure()
     if jax.default_backend() == "cpu":
         return {"device": here, "cpu": here}
     with jax.default_device(jax.devices("cpu")[0]):
-        return {"device": here, "cpu": measure()}
+        return {"device": here, "cpu": (on_cpu or measure)()}
