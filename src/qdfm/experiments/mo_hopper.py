@@ -31,7 +31,7 @@ from qdfm.train import fingerprint, train
 
 QUALITIES = ("expert", "amateur")
 PREFERENCES, QUICK_PREFERENCES, QUICK_SHARE, QUICK_TRANSITIONS = 501, 11, 0.002, 20_000
-SEEDS, BINS, STEPS = 3, 161, 60_000
+SEEDS, BINS, STEPS = 3, 161, 40_000
 TIMED = Scale(calls=200, batch=PREFERENCES)
 NETWORKS: dict[str, Any] = {"batch_size": 1024, "ema": 0.9995, "preferences": "logged"}
 # Of what imitates: the data are near to 93 policies, each on a narrow path.
