@@ -57,7 +57,7 @@ METHODS: dict[str, Config] = {
         batch_size=128,
     ),
     "BC(P)": BC(clone_steps=STEPS, **WIDE),
-    "CQL(P)": CQL(train_steps=STEPS, target_rate=0.02, **NETWORKS),
+    "CQL(P)": CQL(train_steps=60_000, target_rate=0.02, **NETWORKS),
 }
 QUICK_NAMES = {"quality": ("expert",), "method": ("QDFM", "BC(P)")}
 
