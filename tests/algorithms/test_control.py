@@ -194,6 +194,17 @@ def test_several_objectives_leave_the_weights_to_the_batch():
         assert (cached.known is not None) == known
 
 
+@pytest.mark.parametrize("endpoints", ["behaviour", "data"])
+def test_a_flow_that_is_not_guided_stays_what_it_was(data, finish, endpoints):
+    warm, left_out, given = (
+        finish(replace(TINY, endpoints=endpoints, **changes))[0].policy
+        for changes in ({"improve_steps": 0}, {"worthwhile": 1e6}, {"worthwhile": 1e-9})
+    )
+    jax.tree.map(np.testing.assert_array_equal, left_out, warm)
+    moved = [np.abs(a - b).max() for a, b in zip(jax.tree.leaves(given), jax.tree.leaves(warm), strict=True)]
+    assert max(moved) > 1e-3
+
+
 def test_averaged_actions_are_means_of_the_law(data, finish):
     """Beside the mean of the exact law of a chain of many steps, by the network that guidance has trained."""
     one = finish(TINY)[0]

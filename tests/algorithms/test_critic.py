@@ -22,6 +22,7 @@ from qdfm.algorithms.guidedcritic import (
     update_critic,
 )
 from qdfm.data.dataset import Dataset
+from qdfm.errors import QDFMError
 
 STATES, ACTIONS, GAMMA, BETA = 6, 3, 0.8, 1.5
 
@@ -313,6 +314,30 @@ def test_beta_follows_the_share_where_the_backup_asks_for_it():
     unguided = replace(config, beta=0.0)
     state = CriticState(state.learner, first_beta(unguided))
     assert state.beta == fit_beta(unguided, data.spec, state, batch, one, Support(log_mu)) == 0
+
+
+@pytest.mark.parametrize("scale", ["mean_abs", "share"])
+def test_guidance_that_promises_too_little_is_left_out(scale):
+    """The gain of the tilt over the behaviour, in NumPy; a hair below it guidance is given, a hair above it is not."""
+    data, mu = mdp(1)
+    batch, one = jax.tree.map(jnp.asarray, data), jnp.ones((len(data), 1))
+    log_mu = jnp.log(jnp.asarray(mu, jnp.float32))[np.argmax(data.observation, -1), None]
+    config = replace(SMALL, beta_scale=scale, share_target=0.7, state_share=0.8).resolve(data.spec)
+    state = CriticState(init_critic(config, data.spec, jax.random.key(0)), first_beta(config))
+    at = (data.spec, state, batch, one, Support(log_mu))
+    beta = float(fit_beta(config, *at))
+    where = (config, data.spec, state.learner.average, batch.observation, one)
+    q = np.asarray(preferred_values(*where), np.float64)[:, 0]
+    size = np.abs(preferred_values(*where, batch.action[:, None])).mean()
+    p = np.exp(np.asarray(log_mu, np.float64))[:, 0]
+    spread = np.sqrt((p * (q - (p * q).sum(-1, keepdims=True)) ** 2).sum(-1, keepdims=True))
+    w = p * np.exp(np.minimum(beta, np.sqrt(-np.log(0.8)) / spread) * q)
+    w /= w.sum(-1, keepdims=True)
+    promised = ((w - p) * q).sum(-1).mean() / (1 - config.gamma) / size
+    assert float(fit_beta(replace(config, worthwhile=0.99 * promised), *at)) == pytest.approx(beta)
+    assert fit_beta(replace(config, worthwhile=1.01 * promised), *at) == 0
+    with pytest.raises(QDFMError, match="worthwhile is"):
+        replace(config, worthwhile=0.1, gamma=1.0).resolve(data.spec)
 
 
 def test_drawn_candidates_weigh_the_same():

@@ -31,10 +31,11 @@ def test_rules_differ_in_the_last_phase_or_in_acting_only():
         base = trunk.described()
         assert config.backup == trunk.backup
         assert {field for field, value in config.described().items() if value != base[field]} <= later
-    assert RULES["share-.35-state-.5"] == TOKENS_QDFM == METHODS["tokens"]["QDFM"]
+    assert RULES["share-.35"] == TOKENS_QDFM == METHODS["tokens"]["QDFM-drawn"]
+    assert RULES["share-.35-mean"] == METHODS["tokens"]["QDFM"]
     resolved = TOKENS_QDFM.resolve(SPEC)
     assert (resolved.caution, resolved.beta_scale) == (2, "share")
-    assert (resolved.share_target, resolved.state_share) == (0.35, 0.5)  # what its name says
+    assert (resolved.share_target, resolved.state_share) == (0.35, 0)  # what its name says
 
 
 def made_up(seeds: int = 2) -> dict[str, Any]:

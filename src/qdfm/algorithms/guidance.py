@@ -28,6 +28,12 @@ def tilt(log_mu: jax.Array, q: jax.Array, beta: jax.Array | float) -> jax.Array:
     return jax.nn.softmax(log_mu + beta * q, -1)
 
 
+def mean_gain(log_mu: jax.Array, q: jax.Array, beta: jax.Array | float) -> jax.Array:
+    """How much more the tilt expects than μ, E_tilt q − E_μ q summed over tokens, in the mean over rows."""
+    q = jnp.where(log_mu > -jnp.inf, q, 0)
+    return jnp.mean(jnp.einsum("btm,btm->b", tilt(log_mu, q, beta) - jnp.exp(log_mu), q))
+
+
 def state_beta(log_mu: jax.Array, q: jax.Array, beta: jax.Array, share: float) -> jax.Array:
     """β of each state and token `[B, T, 1]`: `beta`, or less where values `[B, T, M]` spread too far for a share.
 

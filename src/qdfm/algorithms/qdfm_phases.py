@@ -240,7 +240,11 @@ class Phases:
             support, weights, share = self.rows.weighted(state, *at, state.energy)
             endpoints = Endpoints(support.actions, weights if support.actions is None else weights[:, 0])
         a0 = self.source(drawn) if config.improve_start == "source" else batch.action
+        before = state.flow
         state, metrics = self.fit(state, drawn, a0, endpoints, row_weight)
+        if config.worthwhile:  # a flow that is not guided stays what it was
+            guided = state.critic.beta > 0
+            state = replace(state, flow=jax.tree.map(lambda new, old: jnp.where(guided, new, old), state.flow, before))
         metrics |= {"effective_share": share, "beta": state.critic.beta}
         if config.endpoints == "model":  # the fixed point after k renewals is μ·exp(kβQ)
             metrics["renewals"] = (state.step // config.renew_every + 1).astype(jnp.float32)

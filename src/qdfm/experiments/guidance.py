@@ -21,21 +21,21 @@ UNGUIDED = "unguided"
 ONWARD = replace(TOKENS_QDFM, backup="boltzmann", backup_samples=8, pessimism="mean-std")
 TRAINED: dict[str, QDFM] = {
     UNGUIDED: unguided(TOKENS_QDFM),
-    "share-.35-state-.5": TOKENS_QDFM,
+    "share-.35": TOKENS_QDFM,
+    "share-.35-state-.5": replace(TOKENS_QDFM, state_share=0.5),
     "share-.15-state-.25": replace(TOKENS_QDFM, share_target=0.15, state_share=0.25),
-    "share-.35": replace(TOKENS_QDFM, state_share=0.0),
-    "logged-share-.35-state-.5": replace(TOKENS_QDFM, endpoints="data"),
-    "logged-share-.35": replace(TOKENS_QDFM, endpoints="data", state_share=0.0),
-    "onward-share-.35-state-.5": ONWARD,
-    "onward-share-.35": replace(ONWARD, state_share=0.0),
-    "values-100-per-size": replace(TOKENS_QDFM, caution=0.0, state_share=0.0, beta=100.0, beta_scale="mean_abs"),
+    "logged-share-.35": replace(TOKENS_QDFM, endpoints="data"),
+    "logged-share-.35-state-.5": replace(TOKENS_QDFM, endpoints="data", state_share=0.5),
+    "onward-share-.35": ONWARD,
+    "onward-share-.35-state-.5": replace(ONWARD, state_share=0.5),
+    "values-100-per-size": replace(TOKENS_QDFM, caution=0.0, beta=100.0, beta_scale="mean_abs"),
 }
 RULES: dict[str, QDFM] = {
     **{name + end: replace(rule, averaged=bool(end)) for name, rule in TRAINED.items() for end in ("", MEAN)},
     "best-of-16": replace(TOKENS_QDFM, candidates=CANDIDATES),
     "unguided-best-of-16": replace(TOKENS_QDFM, improve_steps=0, candidates=CANDIDATES),
 }
-QUICK_NAMES = {"task": ("hopper-medium",), "rule": (UNGUIDED, "share-.35-state-.5", "share-.35")}
+QUICK_NAMES = {"task": ("hopper-medium",), "rule": (UNGUIDED, "share-.35", "share-.35-state-.5")}
 
 
 def run(settings: Settings) -> None:

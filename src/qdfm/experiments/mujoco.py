@@ -66,15 +66,15 @@ CODEBOOK_QDFM = QDFM(
 # A longer warm-up; in the last phase the weights are at hand, and the flow has not far to go.
 TOKENS_QDFM = QDFM(
     **schedule(STEPS["tokens"], (0.45, 0.45, 0.1)), samples=16, target_rate=0.01, support_share=0.1, **SCALED,
-    share_target=0.35, state_share=0.5, **WIDE,
+    share_target=0.35, **WIDE,
 )  # fmt: skip
 METHODS: dict[str, dict[str, Config]] = {
     "codebook": {"QDFM": CODEBOOK_QDFM, **baselines(STEPS["codebook"], CODEBOOK_QDFM, **NETWORKS)},
     "tokens": {
-        "QDFM": TOKENS_QDFM,
-        "QDFM-mean": replace(TOKENS_QDFM, averaged=True),
-        "QDFM-unguided": unguided(TOKENS_QDFM),
-        "QDFM-unguided-mean": replace(unguided(TOKENS_QDFM), averaged=True),
+        "QDFM": replace(TOKENS_QDFM, averaged=True),
+        "QDFM-drawn": TOKENS_QDFM,
+        "QDFM-unguided": replace(unguided(TOKENS_QDFM), averaged=True),
+        "QDFM-unguided-drawn": unguided(TOKENS_QDFM),
         "QDFM-best-of-16": replace(TOKENS_QDFM, candidates=CANDIDATES),
         **{name: baselines(STEPS["tokens"], TOKENS_QDFM, **WIDE)[name] for name in TOKENS_RIVALS},
     },
