@@ -18,7 +18,7 @@ from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError, unknown
 
 # Weights times evaluations and rows up to which the CPU has decided before an accelerator has answered
-HOST_WORK = 2**22
+HOST_WORK = 2**21
 
 
 class Compiled(NamedTuple):
