@@ -22,7 +22,7 @@ from qdfm.envs.mujoco import MO_HOPPER
 from qdfm.evaluate import evaluate
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.mo_hopper_report import AUTHORS, FINDINGS, NOTES, Results, draw, headlines, tabulate
-from qdfm.experiments.mujoco import schedule
+from qdfm.experiments.mujoco import SCALED
 from qdfm.experiments.report import provenance, write_report
 from qdfm.experiments.runtime import Scale
 from qdfm.experiments.timing import act_times, here_and_on_cpu
@@ -33,31 +33,24 @@ QUALITIES = ("expert", "amateur")
 PREFERENCES, QUICK_PREFERENCES, QUICK_SHARE, QUICK_TRANSITIONS = 501, 11, 0.002, 20_000
 SEEDS, BINS, STEPS = 3, 161, 40_000
 TIMED = Scale(calls=200, batch=PREFERENCES)
-NETWORKS: dict[str, Any] = {"batch_size": 1024, "ema": 0.9995, "preferences": "logged"}
+NETWORKS: dict[str, Any] = {"ema": 0.9995, "preferences": "logged"}
 # Of what imitates: the data are near to 93 policies, each on a narrow path.
-WIDE: dict[str, Any] = {
-    "hidden": (1024, 1024), "learning_rate": 1e-3, "observation_noise": 0.02, "decay": True, **NETWORKS,
-}  # fmt: skip
-# One step, because the behaviour does one thing in a state and leaves nothing to couple; two flows that act together;
-# logged actions as endpoints, so that the last phase goes on learning them.
+CLOSE: dict[str, Any] = {"learning_rate": 1e-3, "observation_noise": 0.02, "decay": True, **NETWORKS}
+# One step, because the behaviour does one thing in a state and leaves nothing to couple; logged actions as endpoints, so
+# that the last phase goes on learning them; guidance only where it promises something, as it cannot for experts.
 FLOW = QDFM(
-    **schedule(STEPS, (0.7, 0.1, 0.2)), steps=1, members=2, averaged=True, layer_norm=False, endpoints="data",
-    samples=16, target_rate=0.02, support_share=0.1, share_target=0.9, state_share=0.5, critic_hidden=(256, 256),
-    **WIDE,
+    warmup_steps=STEPS, critic_steps=8_000, improve_steps=8_000, steps=1, averaged=True, layer_norm=False,
+    endpoints="data", samples=16, target_rate=0.02, support_share=0.1, worthwhile=0.02, hidden=(512, 512),
+    critic_hidden=(256, 256), **SCALED, **CLOSE,
 )  # fmt: skip
+LARGE: dict[str, Any] = {"batch_size": 1024}  # for a GPU
 METHODS: dict[str, Config] = {
     "QDFM": FLOW,
     "MODULI": MODULI(
-        plan_steps=40_000,
-        inverse_steps=40_000,
-        learning_rate=5e-4,
-        hidden=(512, 512),
-        width=128,
-        depth=3,
-        batch_size=128,
+        plan_steps=STEPS, inverse_steps=STEPS, learning_rate=5e-4, hidden=(512, 512), width=128, depth=3, batch_size=128
     ),
-    "BC(P)": BC(clone_steps=STEPS, **WIDE),
-    "CQL(P)": CQL(train_steps=60_000, target_rate=0.02, **NETWORKS),
+    "BC(P)": BC(clone_steps=STEPS, hidden=(1024, 1024), **CLOSE, **LARGE),
+    "CQL(P)": CQL(train_steps=60_000, target_rate=0.02, **NETWORKS, **LARGE),
 }
 QUICK_NAMES = {"quality": ("expert",), "method": ("QDFM", "BC(P)")}
 
