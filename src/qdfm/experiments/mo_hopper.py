@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from qdfm.agent import Agent
@@ -36,8 +37,8 @@ TIMED = Scale(calls=200, batch=PREFERENCES)
 NETWORKS: dict[str, Any] = {"ema": 0.9995, "preferences": "logged"}
 # Of what imitates: the data are near to 93 policies, each on a narrow path.
 CLOSE: dict[str, Any] = {"learning_rate": 1e-3, "observation_noise": 0.02, "decay": True, **NETWORKS}
-# One step, because the behaviour does one thing in a state and leaves nothing to couple; logged actions as endpoints, so
-# that the last phase goes on learning them; guidance only where it promises something, as it cannot for experts.
+# One step, because the behaviour does one thing in a state and leaves nothing to couple; logged actions as endpoints,
+# so that the last phase goes on learning them; guidance only where it promises something, as it cannot for experts.
 FLOW = QDFM(
     warmup_steps=STEPS, critic_steps=8_000, improve_steps=8_000, steps=1, averaged=True, layer_norm=False,
     endpoints="data", samples=16, target_rate=0.02, support_share=0.1, worthwhile=0.02, hidden=(512, 512),
@@ -154,6 +155,7 @@ def timed(cells: Cells, quality: str, methods: dict[str, Config], settings: Sett
 
     def compute() -> dict[str, Any]:
         measure = partial(act_times, methods, data_of(quality, settings.quick), TIMED.calls)
-        return here_and_on_cpu(partial(measure, TIMED.batch), partial(measure, 0))  # a CPU plans a batch for too long
+        on_cpu = partial(measure, 0)  # which plans a batch for too long
+        return here_and_on_cpu(on_cpu if jax.default_backend() == "cpu" else partial(measure, TIMED.batch), on_cpu)
 
     return cells.get(key, compute)
