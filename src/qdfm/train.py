@@ -163,7 +163,20 @@ def compiled_phase(config: Config, spec: Spec, index: int) -> tuple[Phase, Any, 
 
     prepare = phase.prepare and jax.jit(lambda s, d, k: _over_seeds(lambda s, k: phase.prepare(s, d, k))(s, k))  # type: ignore[misc]
     cache = phase.cache and jax.jit(lambda s, d, k: _over_seeds(lambda s, k: phase.cache(s, d, k))(s, k))  # type: ignore[misc]
-    return phase, prepare, cache, jax.jit(chunk, static_argnames="length")
+    return phase, prepare, cache, jax.jit(chunk, static_argnames="length", compiler_options=_scheduling())
+
+
+@lru_cache(maxsize=1)
+def _scheduling() -> dict[str, str] | None:
+    """On a GPU, kernels of a step that do not wait for each other run side by side, where this JAX knows how to."""
+    options = {"xla_gpu_command_buffer_scheduling_mode": "CONCURRENT"}
+    if jax.default_backend() != "gpu":
+        return None
+    try:
+        jax.jit(lambda: jnp.int32(0), compiler_options=options)()
+    except Exception:  # each version says in its own way that it does not
+        return None
+    return options
 
 
 def _steps(phase: Phase, state: Any, data: Dataset, cache: Any, keys: jax.Array) -> tuple[Any, Metrics]:
