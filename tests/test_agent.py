@@ -366,16 +366,30 @@ def test_a_policy_of_other_networks(agent):
 
 
 def test_small_decisions_are_found_on_the_cpu_whatever_trains(agent, monkeypatch):
-    """As if there were an accelerator: one row goes to the CPU's copy of the weights, many stay where training left."""
-    one, many = agent.act(OBSERVATION, seed=0), agent.act(BATCH, seed=0)
-    fresh = Agent(agent.config, agent.spec, agent.policy)
+    """As if there were an accelerator: one row is answered by the CPU's copy of the weights, here another policy, and a
+    batch by the weights where training left them."""
+    one, many = agent.act(OBSERVATION, greedy=True), agent.act(BATCH, greedy=True)
+    fresh, other = Agent(agent.config, agent.spec, agent.policy), untrained(agent.config, agent.spec, seed=5)
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr("qdfm.agent.HOST_WORK", 2 * sum(leaf.size for leaf in jax.tree.leaves(agent.policy)))
-    assert fresh._weights(3) is fresh._leaves
-    assert fresh._weights(2) is fresh._on_host and fresh._on_host is not fresh._leaves
-    assert fresh.act(OBSERVATION, seed=0) == one and (fresh.act(BATCH, seed=0) == many).all()
+    assert fresh.act(OBSERVATION, greedy=True) == one
+    for placed, leaf in zip(fresh._on_host, fresh._leaves, strict=True):
+        assert placed.devices() == {jax.devices("cpu")[0]} and (placed == leaf).all()
+    fresh._on_host = other._leaves
+    assert [int(fresh.act(x, greedy=True)) for x in BATCH] == other.act(BATCH, greedy=True).tolist() != many.tolist()
+    assert (fresh.act(BATCH, greedy=True) == many).all()
 
 
-@pytest.mark.parametrize(("config", "evaluations"), [(QDFM(), 2), (QDFM(steps=7, candidates=3), 21), (BC(), 1)])
-def test_the_work_of_a_decision_counts_evaluations(config, evaluations):
-    assert config.resolve(PARTS).build(PARTS).evaluations == evaluations
+@pytest.mark.parametrize(
+    ("config", "spec", "evaluations"),
+    [
+        (QDFM(), PARTS, (2, 2)),
+        (QDFM(steps=7, candidates=3), PARTS, (21, 2)),
+        (QDFM(rates="energy"), PARTS, (2 * 8, 2 * 8)),  # one for each of two tokens' four choices
+        (QDFM(), SINGLE, (1, 1)),
+        (QDFM(steps=7), SINGLE, (7, 7 * 5)),  # the most likely action of a chain is that of its exact law
+        (BC(), PARTS, (1, 1)),
+    ],
+)
+def test_the_work_of_a_decision_counts_evaluations(config, spec, evaluations):
+    assert config.build(spec).evaluations == evaluations

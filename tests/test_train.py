@@ -14,7 +14,7 @@ import pytest
 
 import qdfm
 from qdfm.errors import Diverged
-from qdfm.train import Options, _Loop, fingerprint, train
+from qdfm.train import Options, _Loop, compiled_phase, fingerprint, train
 
 STEPS = {"warmup_steps": 60, "critic_steps": 60, "improve_steps": 60}
 CONFIG = qdfm.QDFM(batch_size=16, hidden=(16, 16), **STEPS)
@@ -134,8 +134,12 @@ def test_a_diverged_run_says_where_and_keeps_the_last_good_state(tmp_path):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(kept))
 
 
-def test_steps_that_are_drawn_in_blocks_are_those_of_one_after_the_other():
-    """Chunks of 250 steps: two whole blocks and a rest, which a loop of single updates must agree with."""
+@pytest.mark.parametrize("most", [2**27, 2**14])
+def test_steps_that_are_drawn_in_blocks_are_those_of_one_after_the_other(monkeypatch, most):
+    """Chunks of 250 steps: two whole blocks and a rest, which a loop of single updates must agree with; and blocks of
+    a few steps, where the memory allows no more."""
+    monkeypatch.setattr(sys.modules["qdfm.train"], "DRAWN_BYTES", most)
+    compiled_phase.cache_clear()
     data, config = small_data(), dataclasses.replace(CONFIG, warmup_steps=250, critic_steps=110, improve_steps=30)
     agent = train(config, data, progress=False, options=Options(chunk=250))[0]
     algorithm, normal = config.build(data.spec), jax.device_put(data.normalised())

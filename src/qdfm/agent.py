@@ -17,7 +17,7 @@ from qdfm.data.checks import check_categories, check_preference
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError, unknown
 
-# Weights times evaluations and rows up to which the CPU has decided before an accelerator has answered
+# Weights times their evaluations up to which the CPU has decided before an accelerator has answered
 HOST_WORK = 2**21
 
 
@@ -87,7 +87,7 @@ class Agent:
             )
         self._leaves = tuple(jax.tree.leaves(self.policy))
         self._on_host: tuple[Any, ...] | None = None  # the same weights beside the CPU
-        self._work = self.compiled.algorithm.evaluations * sum(leaf.size for leaf in self._leaves)
+        self._size = spec.agents * sum(leaf.size for leaf in self._leaves)
         self._generator = np.random.default_rng(seed)
 
     def act(
@@ -102,13 +102,15 @@ class Agent:
 
         `mask` marks the legal choices, `greedy` takes the most likely action, or whatever a method does without
         drawing (a mean, a plan without noise). An integer `seed` reproduces the draw; without one the agent's own
-        generator moves on. With a generator per row, a row's draw is its own, whatever rows are beside it.
+        generator moves on. With a generator per row, a row's draw is its own, whatever rows are beside it (up to
+        rounding: few decisions of small networks are found on the CPU, whatever device trains).
         """
         x, one = self._observation(observation)
         rows = len(x)
         given = (self._noise(seed, rows), x, self._preference(preference, rows), self._mask(mask, rows))
         run = self.compiled.greedy if greedy else self.compiled.draw
-        actions = np.asarray(run(self._weights(rows), *given))
+        work = rows * self._size * self.compiled.algorithm.evaluations[greedy]
+        actions = np.asarray(run(self._weights(work), *given))
         if self.compiled.algorithm.actions is None or mask is not None:
             actions = self.spec.actions.decode(actions)
         return actions[0] if one else actions
@@ -120,7 +122,7 @@ class Agent:
         x, one = self._observation(observation)
         rows = len(x)
         given = (x, self._preference(preference, rows), self._mask(mask, rows))
-        p = np.asarray(self.compiled.probs(self._weights(rows), *given))
+        p = np.asarray(self.compiled.probs(self._leaves, *given))
         p = p[(slice(None), *(slice(k) for k in self.spec.choices))]
         return p[0] if one else p
 
@@ -149,9 +151,9 @@ class Agent:
         }
         checkpoint.write_tree(path, "agent", self.policy, header)
 
-    def _weights(self, rows: int) -> tuple[Any, ...]:
-        """The leaves of the policy, where so many decisions are found soonest."""
-        if jax.default_backend() == "cpu" or self._work * rows > HOST_WORK:
+    def _weights(self, work: int) -> tuple[Any, ...]:
+        """The leaves of the policy, where decisions of so much work are found soonest."""
+        if jax.default_backend() == "cpu" or work > HOST_WORK:
             return self._leaves
         if self._on_host is None:
             try:

@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from qdfm.errors import Diverged, QDFMError
 from qdfm.progress import Progress, open_progress
 
 SCHEMA = 1
-DRAWN = 100  # steps whose batches are drawn at once
+DRAWN, DRAWN_BYTES = 100, 2**27  # steps whose batches are drawn at once, and bytes of these for each seed, at most
 
 
 @dataclass(frozen=True)
@@ -184,15 +184,17 @@ def _steps(phase: Phase, state: Any, data: Dataset, cache: Any, keys: jax.Array)
     small operations of the inner loop become few large ones."""
     if phase.draw is None or phase.step is None:
         return jax.lax.scan(lambda state, key: phase.update(state, data, cache, key), state, keys)
-    draw, step = phase.draw, phase.step
+    draw, step = partial(phase.draw, data, cache), phase.step
 
     def block(state: Any, keys: jax.Array) -> tuple[Any, Metrics]:
-        return jax.lax.scan(step, state, jax.vmap(lambda key: draw(data, cache, key))(keys))
+        return jax.lax.scan(step, state, jax.vmap(draw)(keys))
 
-    whole = len(keys) // DRAWN * DRAWN
+    one = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(jax.eval_shape(draw, keys[0])))
+    together = max(1, min(DRAWN, DRAWN_BYTES // one))
+    whole = len(keys) // together * together
     parts = []
     if whole:
-        state, metrics = jax.lax.scan(block, state, keys[:whole].reshape(-1, DRAWN))
+        state, metrics = jax.lax.scan(block, state, keys[:whole].reshape(-1, together))
         parts.append(jax.tree.map(lambda x: x.reshape(whole, *x.shape[2:]), metrics))
     if whole < len(keys):
         state, metrics = block(state, keys[whole:])

@@ -203,6 +203,9 @@ def test_a_flow_that_is_not_guided_stays_what_it_was(data, finish, endpoints):
     jax.tree.map(np.testing.assert_array_equal, left_out, warm)
     moved = [np.abs(a - b).max() for a, b in zip(jax.tree.leaves(given), jax.tree.leaves(warm), strict=True)]
     assert max(moved) > 1e-3
+    for wrong in ({"worthwhile": -1.0}, {"worthwhile": 0.1, "gamma": 1.0}):
+        with pytest.raises(qdfm.QDFMError, match="worthwhile"):
+            replace(TINY, **wrong).resolve(data.spec)
 
 
 def test_averaged_actions_are_means_of_the_law(data, finish):

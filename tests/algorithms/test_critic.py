@@ -18,11 +18,11 @@ from qdfm.algorithms.guidedcritic import (
     drawn_support,
     first_beta,
     fit_beta,
+    promise,
     support_of,
     update_critic,
 )
 from qdfm.data.dataset import Dataset
-from qdfm.errors import QDFMError
 
 STATES, ACTIONS, GAMMA, BETA = 6, 3, 0.8, 1.5
 
@@ -316,28 +316,26 @@ def test_beta_follows_the_share_where_the_backup_asks_for_it():
     assert state.beta == fit_beta(unguided, data.spec, state, batch, one, Support(log_mu)) == 0
 
 
-@pytest.mark.parametrize("scale", ["mean_abs", "share"])
-def test_guidance_that_promises_too_little_is_left_out(scale):
-    """The gain of the tilt over the behaviour, in NumPy; a hair below it guidance is given, a hair above it is not."""
+def test_what_guidance_promises():
+    """In NumPy: the tilt by advantages less twice their deviation, beside the behaviour, by the same."""
     data, mu = mdp(1)
     batch, one = jax.tree.map(jnp.asarray, data), jnp.ones((len(data), 1))
     log_mu = jnp.log(jnp.asarray(mu, jnp.float32))[np.argmax(data.observation, -1), None]
-    config = replace(SMALL, beta_scale=scale, share_target=0.7, state_share=0.8).resolve(data.spec)
-    state = CriticState(init_critic(config, data.spec, jax.random.key(0)), first_beta(config))
-    at = (data.spec, state, batch, one, Support(log_mu))
-    beta = float(fit_beta(config, *at))
-    where = (config, data.spec, state.learner.average, batch.observation, one)
-    q = np.asarray(preferred_values(*where), np.float64)[:, 0]
-    size = np.abs(preferred_values(*where, batch.action[:, None])).mean()
+    log_mu = log_mu.at[0, 0, 0].set(-jnp.inf)
+    log_mu = jax.nn.log_softmax(log_mu, -1)
+    config = replace(SMALL, critics=3, pessimism="mean", caution=2.0, state_share=0.8).resolve(data.spec)
+    state = CriticState(init_critic(config, data.spec, jax.random.key(0)), jnp.float32(5))
+    q = np.asarray(state.learner.average.values(batch.observation)[..., 0, :, 0], np.float64)  # [E, B, K]
     p = np.exp(np.asarray(log_mu, np.float64))[:, 0]
-    spread = np.sqrt((p * (q - (p * q).sum(-1, keepdims=True)) ** 2).sum(-1, keepdims=True))
-    w = p * np.exp(np.minimum(beta, np.sqrt(-np.log(0.8)) / spread) * q)
+    advantage = q - (p * q).sum(-1, keepdims=True)
+    weighed = advantage.mean(0) - 2 * advantage.std(0)
+    spread = np.sqrt((p * (weighed - (p * weighed).sum(-1, keepdims=True)) ** 2).sum(-1, keepdims=True))
+    w = p * np.exp(np.minimum(5, np.sqrt(-np.log(0.8)) / spread) * weighed)
     w /= w.sum(-1, keepdims=True)
-    promised = ((w - p) * q).sum(-1).mean() / (1 - config.gamma) / size
-    assert float(fit_beta(replace(config, worthwhile=0.99 * promised), *at)) == pytest.approx(beta)
-    assert fit_beta(replace(config, worthwhile=1.01 * promised), *at) == 0
-    with pytest.raises(QDFMError, match="worthwhile is"):
-        replace(config, worthwhile=0.1, gamma=1.0).resolve(data.spec)
+    gain = ((w - p) * weighed).sum(-1).mean()
+    size = np.abs(q.mean(0)[np.arange(len(p)), data.action[:, 0]]).mean()
+    expected = gain / (1 - config.gamma) / size
+    assert promise(config, data.spec, state, batch, one, Support(log_mu)) == pytest.approx(expected, rel=1e-3)
 
 
 def test_drawn_candidates_weigh_the_same():

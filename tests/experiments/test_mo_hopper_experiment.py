@@ -1,4 +1,4 @@
-"""The experiment `mo-hopper`: equal steps, what its tables say of made-up cells, and a small run."""
+"""The experiment `mo-hopper`: what its tables say of made-up cells, and a small run."""
 
 import json
 

@@ -133,6 +133,21 @@ def test_what_guidance_adds_is_judged_seed_by_seed():
     assert alone.rows[0][4:] == ["-3.0 ± –", "–", "50.0 %"]
 
 
+def test_means_are_compared_once_and_draws_both_ways():
+    mean, unguided_mean = trained_cell(HOPPER, [20, 24]), trained_cell(HOPPER, [10, 12])
+    for cell in (mean, unguided_mean):
+        for seed in cell["seeds"]:
+            seed["greedy"] = seed["sampled"]
+    cells = {"QDFM": mean, "QDFM-unguided": unguided_mean}
+    drawn = {"QDFM-drawn": trained_cell(HOPPER, [7, 9]), "QDFM-unguided-drawn": trained_cell(HOPPER, [6, 6])}
+    found = {"tokens": {HOPPER: row(HOPPER, 10) | {"methods": cells | drawn}}}
+    table = next(t for t in tabulate(found) if t.title == "tokens: what guidance adds")
+    assert [line[1] for line in table.rows] == ["mean", "sampled", "greedy"]
+    assert [line[4] for line in table.rows] == ["+11.0 ± 1.0", "+2.0 ± 1.0", "+2.0 ± 1.0"]
+    differences = {line.what: line.ours for line in headlines(found) if "unguided" in line.what}
+    assert list(differences.values()) == [11, 2, 2] and f"tokens, {HOPPER}: guided − unguided, mean" in differences
+
+
 def results() -> dict[str, dict[str, dict[str, Any]]]:
     """Two data sets in both settings, two seeds."""
     return {

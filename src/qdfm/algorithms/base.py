@@ -78,7 +78,7 @@ class Algorithm(NamedTuple):
     # as act, but (actions [B, dimensions], carry): of a method that finds continuous actions themselves, not tokens;
     # with a mask, act is asked, since what lies between legal actions need not be legal
     actions: Callable[..., tuple[jax.Array, Any]] | None = None
-    evaluations: int = 1  # of the networks, that one decision takes
+    evaluations: tuple[int, int] = (1, 1)  # of the networks, for each agent: by a drawn decision, by a greedy one
 
 
 @dataclass(frozen=True)

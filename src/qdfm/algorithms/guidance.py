@@ -29,8 +29,7 @@ def tilt(log_mu: jax.Array, q: jax.Array, beta: jax.Array | float) -> jax.Array:
 
 
 def mean_gain(log_mu: jax.Array, q: jax.Array, beta: jax.Array | float) -> jax.Array:
-    """How much more the tilt expects than μ, E_tilt q − E_μ q summed over tokens, in the mean over rows."""
-    q = jnp.where(log_mu > -jnp.inf, q, 0)
+    """What the tilt expects of values `[B, T, M]` above μ, E_tilt q − E_μ q, in the mean over rows."""
     return jnp.mean(jnp.einsum("btm,btm->b", tilt(log_mu, q, beta) - jnp.exp(log_mu), q))
 
 

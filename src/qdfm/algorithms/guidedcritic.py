@@ -67,9 +67,6 @@ class GuidedConfig(CriticConfig):
     state_share: float = 0.0
     """Effective sample share that no state falls below, about: where its values spread so far that it would, β is
     smaller (0: one β for all states)."""
-    worthwhile: float = 0.0
-    """Share of the data's mean |Q| that guidance must promise over 1/(1 − γ) steps, by what it weighs candidates by, to
-    be given at all: where it promises less, β is 0 (0: always given)."""
     caution: float | None = None
     """Standard deviations of the ensemble's advantages by which guidance discounts an action; 0: values as `pessimism`
     reads them (None: 2 for several tokens and for continuous actions, else 0)."""
@@ -122,11 +119,6 @@ class GuidedConfig(CriticConfig):
             raise QDFMError(f"{self.name}: share_target is {config.share_target}; it must lie in (0, 1].")
         if not 0 <= config.state_share < 1:
             raise QDFMError(f"{self.name}: state_share is {config.state_share}; it must be at least 0 and below 1.")
-        if config.worthwhile < 0 or (config.worthwhile > 0 and config.gamma == 1):
-            raise QDFMError(
-                f"{self.name}: worthwhile is {config.worthwhile} with gamma {config.gamma}; it must be at least 0, and "
-                "is 0 without a discount."
-            )
         check_choice(config, "utility", ("linear", "chebyshev"))
         if config.utility == "chebyshev":
             for wrong, sentence in (
@@ -268,19 +260,26 @@ def fit_beta(
     """β for the finished critic, from a large batch and the candidates at its observations."""
     if config.beta_scale == "none" or config.beta == 0:
         return jnp.float32(config.beta)
+    critic = state.learner.average
+    if config.beta_scale == "mean_abs":
+        q = preferred_values(config, spec, critic, config.seen(batch), preference, batch.action[:, None])
+        return config.beta / jnp.maximum(jnp.mean(jnp.abs(q)), 1 / guidance.BETA_MAX)
+    q = guiding_values(config, spec, critic, config.seen(batch), preference, support)
+    return guidance.beta_for_share(support.log_mu, q, config.share_target)
+
+
+def promise(
+    config: GuidedConfig, spec: Spec, state: CriticState, batch: Dataset, preference: jax.Array, support: Support
+) -> jax.Array:
+    """What guidance by the state's β would gain, as a share of the mean |Q| of the logged actions: what the tilt
+    expects above the behaviour of the values that it reads, over 1/(1 − γ) steps. With caution it is also a gain to
+    avoid what the members disagree on."""
     at = (config, spec, state.learner.average, config.seen(batch), preference)
-    if config.beta_scale == "mean_abs" or config.worthwhile:
-        size = jnp.mean(jnp.abs(preferred_values(*at, batch.action[:, None])))
-    if config.beta_scale == "share" or config.worthwhile:
-        q = guiding_values(*at, support)
-    if config.beta_scale == "share":
-        beta = guidance.beta_for_share(support.log_mu, q, config.share_target)
-    else:
-        beta = config.beta / jnp.maximum(size, 1 / guidance.BETA_MAX)
-    if not config.worthwhile:
-        return beta
-    gain = guidance.mean_gain(support.log_mu, q, guidance.state_beta(support.log_mu, q, beta, config.state_share))
-    return jnp.where(gain >= config.worthwhile * (1 - config.gamma) * size, beta, 0)
+    q = guiding_values(*at, support)
+    beta = guidance.state_beta(support.log_mu, q, state.beta, config.state_share)
+    gain = guidance.mean_gain(support.log_mu, q, beta)
+    size = jnp.mean(jnp.abs(preferred_values(*at, batch.action[:, None])))
+    return gain / jnp.maximum((1 - config.gamma) * size, 1 / guidance.BETA_MAX)
 
 
 def guiding_values(

@@ -172,7 +172,7 @@ class Parts:
             noise=(config.horizon - 1) * feature_size(self.spec),
             probs=None,
             actions=None if self.spec.levels is None else self.actions,
-            evaluations=2 * config.steps * config.horizon,  # with and without the condition, at each state
+            evaluations=(2 * config.steps * config.horizon,) * 2,  # with and without the condition, at each state
         )
 
     def init(self, key: jax.Array) -> State:

@@ -77,6 +77,9 @@ class QDFM(GuidedConfig):
     """Whether the second phase trains the flow beside the critic, for one token with enumerated endpoints: a state is
     worth what the flow makes of it, and the flow follows the tilt by these values from step to step. The fixed point is
     that of the Boltzmann backup; on the way a policy that lags behind the values is not drawn to their errors."""
+    worthwhile: float = 0.0
+    """Share of the mean |Q| that guidance must promise over 1/(1 − γ) steps to be given at all: where the tilt
+    expects no more of the values it reads, β is 0 and the flow stays that of the warm-up (0: always given)."""
     guidance: str = "direct"
     """What weighs the endpoints: direct (exp(βQ) itself) or energy (a network that was taught to, MO-CEP)."""
     energy_steps: int = 20_000
@@ -214,6 +217,12 @@ class QDFM(GuidedConfig):
             (
                 config.averaged and (not PARAMETERISATIONS[config.rates].posterior or config.act_start == "behaviour"),
                 'averaged actions need posterior or energy rates and act_start="source"',
+            ),
+            (config.worthwhile < 0, f"worthwhile is {config.worthwhile}; it must be at least 0"),
+            (
+                config.worthwhile > 0 and (config.gamma == 1 or config.together or config.utility != "linear"),
+                "worthwhile needs gamma below 1, the linear utility and a flow that is trained after its critic; leave "
+                "it at 0",
             ),
             ((config.steps or 0) < 1, f"steps is {config.steps}; it must be at least 1"),
             (config.alpha <= 0, f"alpha is {config.alpha}; it must be positive"),

@@ -21,6 +21,7 @@ from qdfm.algorithms.guidedcritic import (
     fit_beta,
     follow_beta,
     guiding_values,
+    promise,
     update_critic,
 )
 from qdfm.algorithms.qdfm_rows import Rows, State
@@ -110,8 +111,16 @@ class Phases:
             noise=self.policy.noise * config.candidates,
             probs=self.probs if config.candidates == 1 and not config.averaged else None,
             actions=self.average if config.averaged else None,
-            evaluations=1 if config.averaged else self.steps * config.candidates,
+            evaluations=(1, 1) if config.averaged else self.evaluations(),
         )
+
+    def evaluations(self) -> tuple[int, int]:
+        """How often the flow is evaluated when an action is drawn, and when the most likely one is looked for."""
+        tokens, choices = self.spec.tokens, self.spec.num_choices
+        each = tokens * choices if self.config.rates == "energy" else 1
+        law = 1 if self.policy.direct else choices * self.steps  # of one token
+        greedy = law if self.single else 1 if self.policy.local else tokens
+        return each * self.steps * self.config.candidates, each * greedy
 
     def init(self, key: jax.Array) -> State:
         config, spec = self.config, self.spec
@@ -211,8 +220,12 @@ class Phases:
         batch = dataset.sample(rows, min(BETA_ROWS, len(dataset)))
         preference = draw_preference(self.config, self.spec, omega, batch)
         support = self.rows.support(state, batch, preference, draws)
-        beta = fit_beta(self.config, self.spec, state.critic, batch, preference, support)
-        return replace(state, critic=CriticState(state.critic.learner, beta))
+        at = (batch, preference, support)
+        critic = CriticState(state.critic.learner, fit_beta(self.config, self.spec, state.critic, *at))
+        if self.config.worthwhile:
+            enough = promise(self.config, self.spec, critic, *at) >= self.config.worthwhile
+            critic = CriticState(critic.learner, jnp.where(enough, critic.beta, 0))
+        return replace(state, critic=critic)
 
     def teach(self, state: State, drawn: Drawn) -> tuple[State, Metrics]:
         """The energy network learns the weights."""

@@ -47,8 +47,9 @@ NOTES = (
     "QDFM by the number of divisions: normalised scores, mean ± sample standard deviation over seeds and the 95 % "
     "bootstrap interval of the mean. The comparison at K_act = 16 is in raw returns, as the paper has it, mean ± "
     "sample standard deviation over seeds; the paper's two tables at K_act = 16 are different runs of its method. "
-    "Sampled: each method's own policy; greedy: its most likely action. Bins have a "
-    "smaller flow than in `qdfm reproduce mujoco`, and fewer steps, the same for every number of them."
+    "Sampled: each method's own policy; greedy: its most likely action. Methods on codebooks have half the "
+    "steps that they have in `qdfm reproduce mujoco`, and half the episodes. Bins have a smaller flow than there, and "
+    "fewer steps, the same for every number of them."
 )
 FINDINGS = ""  # of the full run
 

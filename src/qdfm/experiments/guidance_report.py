@@ -19,6 +19,8 @@ NOTES = (
     "critics' mean value instead. share-x: one β for the whole data set, at which the mean effective sample share of "
     "the weights is x; state-y: a smaller β in the states whose own share would fall below y. 100-per-size: β = 100 "
     "divided by the data's mean |Q|. logged: the last phase weighs the logged actions, not the flow's draws. "
+    "onward: the critics' targets are values of the policy that the tilt makes of eight draws, read as mean − std, not "
+    "the behaviour's own. "
     "best-of-16: of 16 draws of the guided (or unguided) flow the one with the largest g, a way to sample that does "
     "not change a greedy decision. mean: the same flow acts by the mean of its law, which draws nothing, so that "
     "sampled and greedy are the same episodes; it is compared with the unguided flow's mean. Shown are normalised "

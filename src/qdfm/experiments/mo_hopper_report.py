@@ -40,9 +40,11 @@ NOTES = (
     "D4MORL-equivalent trajectories, played anew by PGMORL's 96 policies in a port of D4MORL's environment, 1,000 and "
     "500 of them where D4MORL has 50,000; otherwise trajectories of our own actor. Figures of others are of D4MORL's "
     "own expert data: the paper's, and for BC(P) and CQL(P) those reported elsewhere. Shown are mean ± sample "
-    "standard deviation over seeds and the 95 % bootstrap interval of the mean. Times of an action are medians of "
+    "standard deviation over seeds and the 95 % bootstrap interval of the mean. Seconds of training are of all seeds "
+    "together: QDFM on one core of a CPU, the others on an H200 that several runs shared, so that they do not compare. "
+    "Times of an action are medians of "
     "calls in turn, from observation to action under the preference (.5, .5), which the data have, of one observation "
-    "and, on a GPU, of 501; sliding to others takes MODULI about twice as long."
+    "and, on a GPU, of 501, all methods on one machine; sliding to others takes MODULI about twice as long."
 )
 FINDINGS = ""  # of the full run
 

@@ -25,7 +25,7 @@ WIDE: dict[str, Any] = {"hidden": (512, 512), "critic_hidden": (256, 256), "batc
 SCALED: dict[str, Any] = {"value_scale": True, "pessimism": "mean", "critic_decay": True}
 CANDIDATES = 16  # of best-of-n
 TOKENS_RIVALS = ("AWAC", "BC", "IQL")  # imitation, and those that do not maximise over actions never seen
-SEEDS = {"codebook": 3, "tokens": 3}
+SEEDS = 3
 
 
 def schedule(steps: int, shares: tuple[float, float, float] = (0.15, 0.5, 0.35)) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def run(settings: Settings) -> None:
     every = dict.fromkeys(name for methods in METHODS.values() for name in methods)
     picked = settings.picked({"setting": METHODS, "task": TASKS, "method": every}, QUICK_NAMES)
     cells = Cells(settings)
-    seeds = {setting: settings.seed_range(count) for setting, count in SEEDS.items()}
+    seeds = settings.seed_range(SEEDS)
     size = QUICK if settings.quick else FULL
     results: Results = {}
     for setting in picked["setting"]:
@@ -99,13 +99,13 @@ def run(settings: Settings) -> None:
             for name, config in methods.items():
                 shared = setting == "tokens" and isinstance(config, QDFM)
                 how = family if shared else fit
-                made[name] = trained(cells, place, config, seeds[setting], settings.progress, fit=how)
+                made[name] = trained(cells, place, config, seeds, settings.progress, fit=how)
             row = {"behaviour": behaviour(cells, place), "methods": made}
             results.setdefault(setting, {})[task] = row
     report(settings, results, cells, seeds)
 
 
-def report(settings: Settings, results: Results, cells: Cells, seeds: dict[str, tuple[int, ...]]) -> None:
+def report(settings: Settings, results: Results, cells: Cells, seeds: tuple[int, ...]) -> None:
     """Tables on the terminal; the rest in the folder."""
     tables = tabulate(results)
     for table in tables:
@@ -117,7 +117,6 @@ def report(settings: Settings, results: Results, cells: Cells, seeds: dict[str, 
         setting: {name: total_steps(cell) for name, cell in next(iter(rows.values()))["methods"].items()}
         for setting, rows in results.items()
     }
-    by_setting = {setting: list(seeds[setting]) for setting in results}
-    made = provenance(settings.command("mujoco", settings.seeds), cells.used, seeds=by_setting, steps=steps)
-    notes = settings.notes(NOTES, FINDINGS)
+    made = provenance(settings.command("mujoco", len(seeds)), cells.used, seeds=list(seeds), steps=steps)
+    notes = settings.notes(NOTES, FINDINGS, SEEDS)
     write_report(settings.out, "Discretised MuJoCo control", made, results, tables, notes, headlines(results))

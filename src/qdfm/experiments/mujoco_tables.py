@@ -48,8 +48,8 @@ NOTES = (
     "within a setting. Sampled: each method's own policy; greedy: its most likely action. BCQ and GreedyQ have only "
     "one way to play. With tokens QDFM acts by the mean of its law, which draws nothing, so that both rows are the "
     "same episodes; drawn: by actions drawn from that law, or by its most likely one; best-of-n is a way to draw. "
-    "QDFM, BoltzBC, GreedyQ and BoltzQ "
-    "share one kind of critic (four networks, layer norm, read as mean − std); the others have their own.\n\n"
+    "On the codebook QDFM, BoltzBC, GreedyQ and BoltzQ share one kind of critic (four networks, layer norm, read as "
+    "mean − std); the others have their own.\n\n"
     "Unguided: the flow before the last phase, the same run as the guided one up to there, so that their difference "
     "is taken seed by seed; its standard error is that of these differences."
 )
@@ -59,7 +59,7 @@ FINDINGS = ""  # of the full run
 def tabulate(results: Results) -> list[Table]:
     """All tables."""
     tables = [_scores(setting, rows, how) for setting, rows in results.items() for how in PLAYED]
-    guided = {s: r for s, r in results.items() if any(_both(row) for row in r.values())}
+    guided = {s: r for s, r in results.items() if any(_pairs(row) for row in r.values())}
     tables += [_guidance(setting, rows) for setting, rows in guided.items()]
     return tables + [_cost(setting, rows) for setting, rows in results.items()]
 
@@ -111,22 +111,36 @@ def _printed(name: str, columns: Any) -> list[float]:
     return [*found, *[float(np.mean(found))] * ("mean" in columns)]
 
 
-def _both(row: dict[str, Any]) -> bool:
-    return {"QDFM", "QDFM-unguided"} <= row["methods"].keys()
+def _pairs(row: dict[str, Any]) -> list[tuple[str, str, dict[str, Any], dict[str, Any]]]:
+    """What was played, how, guided and unguided; the means of two laws, which draw nothing, once."""
+    pairs = []
+    for end in ("", "-drawn"):
+        both = [row["methods"][name + end] for name in ("QDFM", "QDFM-unguided") if name + end in row["methods"]]
+        if len(both) == 2:
+            drawn = any(seed["sampled"] != seed["greedy"] for cell in both for seed in cell["seeds"])
+            pairs += [(how if drawn else "mean", how, *both) for how in PLAYED[: 2 if drawn else 1]]
+    return pairs
 
 
 def _guidance(setting: str, rows: dict[str, dict[str, Any]]) -> Table:
     columns = ("data", "played", "unguided", "guided", "guided − unguided", "not worse beyond one error", "of replayed")
     table = Table(f"{setting}: what guidance adds", columns)
     for task, row in rows.items():
-        replayed, methods = row["behaviour"]["replayed"]["score"], row["methods"]
-        for how in PLAYED:
-            difference, error = gain(methods["QDFM"], methods["QDFM-unguided"], how)
-            guided = scores(methods["QDFM"], how)
+        replayed = row["behaviour"]["replayed"]["score"]
+        for played, how, guided, base in _pairs(row):
+            difference, error = gain(guided, base, how)
+            found = scores(guided, how)
             verdict = "–" if error is None else "yes" if difference >= -error else "no"
-            share = f"{100 * guided.mean() / replayed:.1f} %" if replayed > 0 else "–"
-            without = shown(scores(row["methods"]["QDFM-unguided"], how))
-            table.add(task, how, without, shown(guided), f"{difference:+.1f} ± {number(error)}", verdict, share)
+            share = f"{100 * found.mean() / replayed:.1f} %" if replayed > 0 else "–"
+            table.add(
+                task,
+                played,
+                shown(scores(base, how)),
+                shown(found),
+                f"{difference:+.1f} ± {number(error)}",
+                verdict,
+                share,
+            )
     return table
 
 
@@ -156,11 +170,8 @@ def headlines(results: Results) -> list[Headline]:
                     lines.append(Headline(f"{setting}, mean: {name}, {how}", float(means.mean()), printed))
             lines += _standings(setting, rows)
         for task, row in rows.items():
-            if _both(row):
-                both = row["methods"]["QDFM"], row["methods"]["QDFM-unguided"]
-                lines += [
-                    Headline(f"{setting}, {task}: guided − unguided, {how}", gain(*both, how)[0]) for how in PLAYED
-                ]
+            for played, how, guided, base in _pairs(row):
+                lines.append(Headline(f"{setting}, {task}: guided − unguided, {played}", gain(guided, base, how)[0]))
     return lines
 
 

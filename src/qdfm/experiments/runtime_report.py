@@ -36,8 +36,9 @@ NOTES = (
     "that `train` does, compiling included: in full with one seed, a share of every phase with several. QDFM.paper is "
     "the algorithm as printed, literally, with a cloning "
     "phase of 1M steps besides, which the paper's time may not contain. Several seeds run side by side in one program. "
-    "Act ms: `agent.act`, NumPy in to NumPy out, median, the methods called in turn, on the device that trains and on "
-    "the CPU of the same machine; networks as they are initialised, which does not change the time. Scaling: random "
+    "Act ms: `agent.act`, NumPy in to NumPy out, median, the methods called in turn, where the agent finds it soonest "
+    "(few evaluations of a small network on the CPU, others on the device that trains), and all on the CPU; networks "
+    "as they are initialised, which does not change the time. Scaling: random "
     "data of Hopper's shape, one seed, extrapolated to the paper's schedule. The paper's times are of an A100 and its "
     "own code; the continuous methods' are quoted by it from elsewhere."
 )

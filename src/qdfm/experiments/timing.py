@@ -44,17 +44,16 @@ def act_times(
             state = phase.prepare(state, rows, key) if phase.prepare else state
         agents[name] = Agent(config, adapted.spec, algorithm.policy(state))
     one = in_turn({name: partial(agent.act, data.observation[0], even) for name, agent in agents.items()}, calls)
-    rows = data.observation[:batch]
+    some = data.observation[:batch]
     many = (
-        in_turn({name: partial(agent.act, rows, even) for name, agent in agents.items()}, calls // 10) if batch else {}
+        in_turn({name: partial(agent.act, some, even) for name, agent in agents.items()}, calls // 10) if batch else {}
     )
     return {name: {"one": one[name], "batch": many.get(name)} for name in agents}
 
 
 def here_and_on_cpu(measure: Callable[[], Any], on_cpu: Callable[[], Any] | None = None) -> dict[str, Any]:
     """A measurement on the device that trains and (another, where given) on the CPU of the same machine."""
-    here = measure()
-    if jax.default_backend() == "cpu":
-        return {"device": here, "cpu": here}
+    here = None if jax.default_backend() == "cpu" else measure()
     with jax.default_device(jax.devices("cpu")[0]):
-        return {"device": here, "cpu": (on_cpu or measure)()}
+        cpu = (on_cpu or measure)()
+    return {"device": here or cpu, "cpu": cpu}
