@@ -393,3 +393,17 @@ def test_small_decisions_are_found_on_the_cpu_whatever_trains(agent, monkeypatch
 )
 def test_the_work_of_a_decision_counts_evaluations(config, spec, evaluations):
     assert config.build(spec).evaluations == evaluations
+
+
+def test_a_preference_that_is_asked_for_again_is_checked_once_and_a_changed_one_anew(two, monkeypatch):
+    checked = []
+    monkeypatch.setattr("qdfm.agent.check_preference", lambda w, n: checked.append(1) or np.asarray(w, np.float32))
+    wanted = np.array([0.25, 0.75])
+    fresh = Agent(two.config, two.spec, two.policy)
+    laws = [fresh.action_probabilities(OBSERVATION, preference=wanted) for _ in range(3)]
+    assert len(checked) == 1 and (laws[0] == laws[2]).all()
+    wanted[:] = [0.75, 0.25]  # the same array with other numbers
+    changed = fresh.action_probabilities(OBSERVATION, preference=wanted)
+    assert len(checked) == 2
+    np.testing.assert_array_equal(changed, two.action_probabilities(OBSERVATION, preference=[0.75, 0.25]))
+    assert not np.allclose(changed, laws[0])

@@ -86,6 +86,7 @@ class Agent:
                 "them); keep those that it was trained with, or train it anew."
             )
         self._leaves = tuple(jax.tree.leaves(self.policy))
+        self._asked: tuple[np.ndarray, np.ndarray] | None = None  # the last preference, and what it was taken for
         self._on_host: tuple[Any, ...] | None = None  # the same weights beside the CPU
         self._size = spec.agents * sum(leaf.size for leaf in self._leaves)
         self._generator = np.random.default_rng(seed)
@@ -190,6 +191,15 @@ class Agent:
 
     def followed(self, preference: Any) -> np.ndarray | None:
         """The preference to act by, checked: the given one, or the only one that the agent was trained for."""
+        if preference is None:
+            return self._follow(None)
+        if self._asked is None or not np.array_equal(preference, self._asked[0]):
+            found = self._follow(preference)
+            assert found is not None
+            self._asked = np.array(preference), found
+        return self._asked[1]
+
+    def _follow(self, preference: Any) -> np.ndarray | None:
         objectives, trained = self.spec.objectives, self.config.preference
         if preference is None and trained is None:
             if objectives > 1:

@@ -7,6 +7,7 @@ import numpy as np
 
 from qdfm.algorithms import ALGORITHMS, BC, QDFM
 from qdfm.data.actions import Discrete
+from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.experiments import EXPERIMENTS, runtime, timing
 from qdfm.experiments.cells import Settings
@@ -50,9 +51,30 @@ def test_calls_are_timed_in_turn(monkeypatch):
         clock[0] += next(lasts[name])
 
     monkeypatch.setattr(timing.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(timing, "BURST", 2)
     found = timing.in_turn({"a": lambda: call("a"), "b": lambda: call("b")}, 3, warm=1)
-    assert called == ["a", "b"] * 4
+    assert called == ["a", "a", "b", "b"] * 2
     np.testing.assert_allclose([found["a"], found["b"]], [3, 20])
+
+
+def test_one_action_is_the_mean_over_preferences(monkeypatch):
+    """By made-up times: 2 ms under (1, 0), 4 ms under (0, 1); the batch is asked for evenly, or not at all."""
+    asked = []
+
+    def in_turn(calls, count):
+        (call,) = calls.values()
+        asked.append((call.args[1].tolist(), len(call.args[0].shape), count))
+        return dict.fromkeys(calls, 2.0 + 2 * call.args[1][1])
+
+    monkeypatch.setattr(timing, "in_turn", in_turn)
+    rng = np.random.default_rng(0)
+    seen = rng.standard_normal((6, 2))
+    data = Dataset.from_arrays(seen, rng.integers(3, size=6), rng.random((6, 2)), seen, np.zeros(6, bool))
+    config = BC(clone_steps=1, hidden=(4,))
+    found = timing.act_times({"bc": config}, data, 40, 3, np.eye(2))
+    assert found == {"bc": {"one": 3.0, "batch": 3.0}}
+    assert asked == [([1.0, 0.0], 1, 20), ([0.0, 1.0], 1, 20), ([0.5, 0.5], 2, 4)]
+    assert timing.act_times({"bc": config}, data, 40, 0) == {"bc": {"one": 3.0, "batch": None}}
 
 
 def speeds(**phases: tuple[int, float]) -> dict[str, Any]:

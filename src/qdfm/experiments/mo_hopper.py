@@ -32,7 +32,8 @@ from qdfm.train import fingerprint, train
 QUALITIES = ("expert", "amateur")
 PREFERENCES, QUICK_PREFERENCES, QUICK_SHARE, QUICK_TRANSITIONS = 501, 11, 0.002, 20_000
 SEEDS, BINS, STEPS = 3, 161, 40_000
-TIMED = Scale(calls=200, batch=PREFERENCES)
+TIMED_PREFERENCES = 21  # of those, under which an action is timed
+TIMED = Scale(calls=210, batch=PREFERENCES)
 NETWORKS: dict[str, Any] = {"ema": 0.9995, "preferences": "logged"}
 # Of what imitates: the data are near to 93 policies, each on a narrow path.
 CLOSE: dict[str, Any] = {"learning_rate": 1e-3, "observation_noise": 0.02, "decay": True, **NETWORKS}
@@ -134,9 +135,7 @@ def trained(cells: Cells, quality: str, config: Config, seeds: tuple[int, ...], 
 
 def judge(agent: Agent, preferences: int, seed: int, progress: bool) -> dict[str, Any]:
     """What one policy reaches under preferences all along the simplex, without drawing actions."""
-    omega = np.linspace(0, 1, preferences)
-    asked = np.stack([omega, 1 - omega], 1)
-    returns = evaluate(agent, MO_HOPPER, preferences, seed, True, asked, progress=progress).returns
+    returns = evaluate(agent, MO_HOPPER, preferences, seed, True, asked(preferences), progress=progress).returns
     front = returns[non_dominated(returns)]
     return {
         "hypervolume": hypervolume(returns, np.zeros(2)),
@@ -146,14 +145,24 @@ def judge(agent: Agent, preferences: int, seed: int, progress: bool) -> dict[str
     }
 
 
+def asked(preferences: int) -> np.ndarray:
+    """So many preferences, (0, 1) to (1, 0)."""
+    omega = np.linspace(0, 1, preferences)
+    return np.stack([omega, 1 - omega], 1)
+
+
 def timed(cells: Cells, quality: str, methods: dict[str, Config], settings: Settings) -> dict[str, Any]:
     """Milliseconds of an action, methods called in turn on the same machine; MODULI's also at its authors' size."""
     if "MODULI" in methods and not settings.quick:
         methods = methods | {AUTHORS: MODULI.paper()}
-    key = described(quality, settings.quick) | {"times": {name: config.described() for name, config in methods.items()}}
+    key = described(quality, settings.quick) | {
+        "times": {name: config.described() for name, config in methods.items()}, "timed": TIMED_PREFERENCES,
+    }  # fmt: skip
 
     def compute() -> dict[str, Any]:
-        measure = partial(act_times, methods, data_of(quality, settings.quick), TIMED.calls)
+        def measure(batch: int) -> dict[str, Any]:
+            return act_times(methods, data_of(quality, settings.quick), TIMED.calls, batch, asked(TIMED_PREFERENCES))
+
         return here_and_on_cpu(partial(measure, TIMED.batch), partial(measure, 0))  # a CPU plans a batch for too long
 
     return cells.get(key, compute)

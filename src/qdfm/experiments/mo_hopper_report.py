@@ -42,9 +42,9 @@ NOTES = (
     "own expert data: the paper's, and for BC(P) and CQL(P) those reported elsewhere. Shown are mean ± sample "
     "standard deviation over seeds and the 95 % bootstrap interval of the mean. Seconds of training are of all seeds "
     "together: QDFM on one core of a CPU, the others on an H200 that several runs shared, so that they do not compare. "
-    "Times of an action are medians of "
-    "calls in turn, from observation to action under the preference (.5, .5), which the data have, of one observation "
-    "and, on a GPU, of 501, all methods on one machine; sliding to others takes MODULI about twice as long."
+    "Times of an action are medians of calls in turn, from observation to action, NumPy in to NumPy out, all methods "
+    "on one machine: of one observation, in the mean over 21 preferences from (0, 1) to (1, 0), most of which MODULI "
+    "slides to, and, on a GPU, of 501 at once under (.5, .5), which the data have."
 )
 FINDINGS = ""  # of the full run
 

@@ -13,22 +13,29 @@ from qdfm.algorithms.base import Config
 from qdfm.data.dataset import Dataset
 
 
-def in_turn(calls: dict[str, Callable[[], Any]], count: int, warm: int = 10) -> dict[str, float]:
-    """Milliseconds of each call, the median of `count`; the calls take turns, so that all meet the same machine."""
+BURST = 10  # calls of one kind in a row, as a policy in use is called
+
+
+def in_turn(calls: dict[str, Callable[[], Any]], count: int, warm: int = BURST) -> dict[str, float]:
+    """Milliseconds of each call, the median of `count`; the calls take turns in bursts, so that all meet the same
+    machine with warm caches."""
     times: dict[str, list[float]] = {name: [] for name in calls}
-    for turn in range(warm + count):
+    for first in range(0, warm + count, BURST):
         for name, call in calls.items():
-            began = time.perf_counter()
-            call()
-            if turn >= warm:  # the first ones compile and warm up
-                times[name].append(time.perf_counter() - began)
+            for turn in range(first, min(first + BURST, warm + count)):
+                began = time.perf_counter()
+                call()
+                if turn >= warm:  # the first ones compile and warm up
+                    times[name].append(time.perf_counter() - began)
     return {name: 1e3 * float(np.median(taken)) for name, taken in times.items()}
 
 
 def act_times(
-    configs: dict[str, Config], data: Dataset, calls: int, batch: int
+    configs: dict[str, Config], data: Dataset, calls: int, batch: int, preferences: np.ndarray | None = None
 ) -> dict[str, dict[str, float | None]]:  # fmt: skip
     """Milliseconds of one action and of a batch (0: of none), a tenth as often timed; the methods act in turn.
+
+    One action is the mean over `preferences`, each asked for a share of the calls, or under the even one.
 
     The networks are not trained, which changes no time, but the phases are prepared: MODULI then knows the preferences
     of the data, and slides to others only.
@@ -43,7 +50,12 @@ def act_times(
         for phase in algorithm.phases:
             state = phase.prepare(state, rows, key) if phase.prepare else state
         agents[name] = Agent(config, adapted.spec, algorithm.policy(state))
-    one = in_turn({name: partial(agent.act, data.observation[0], even) for name, agent in agents.items()}, calls)
+    asked = even[None] if preferences is None else preferences
+    rounds = [
+        in_turn({n: partial(agent.act, data.observation[0], w) for n, agent in agents.items()}, calls // len(asked))
+        for w in asked
+    ]
+    one = {name: float(np.mean([found[name] for found in rounds])) for name in agents}
     some = data.observation[:batch]
     many = (
         in_turn({name: partial(agent.act, some, even) for name, agent in agents.items()}, calls // 10) if batch else {}
