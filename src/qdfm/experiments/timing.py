@@ -1,7 +1,7 @@
 """What experiments time: calls in turn, actions, on the device that trains and on the CPU beside it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,10 @@ from qdfm.agent import Agent
 from qdfm.algorithms.base import Config
 from qdfm.data.dataset import Dataset
 
-
 BURST = 10  # calls of one kind in a row, as a policy in use is called
 
 
-def in_turn(calls: dict[str, Callable[[], Any]], count: int, warm: int = BURST) -> dict[str, float]:
+def in_turn(calls: Mapping[str, Callable[[], Any]], count: int, warm: int = BURST) -> dict[str, float]:
     """Milliseconds of each call, the median of `count`; the calls take turns in bursts, so that all meet the same
     machine with warm caches."""
     times: dict[str, list[float]] = {name: [] for name in calls}
@@ -50,16 +49,15 @@ def act_times(
         for phase in algorithm.phases:
             state = phase.prepare(state, rows, key) if phase.prepare else state
         agents[name] = Agent(config, adapted.spec, algorithm.policy(state))
+
+    def medians(seen: np.ndarray, preference: np.ndarray, count: int) -> dict[str, float]:
+        each = {name: partial(agent.act, seen, preference) for name, agent in agents.items()}
+        return in_turn(each, max(1, count))
+
     asked = even[None] if preferences is None else preferences
-    rounds = [
-        in_turn({n: partial(agent.act, data.observation[0], w) for n, agent in agents.items()}, calls // len(asked))
-        for w in asked
-    ]
+    rounds = [medians(data.observation[0], w, calls // len(asked)) for w in asked]
     one = {name: float(np.mean([found[name] for found in rounds])) for name in agents}
-    some = data.observation[:batch]
-    many = (
-        in_turn({name: partial(agent.act, some, even) for name, agent in agents.items()}, calls // 10) if batch else {}
-    )
+    many = medians(data.observation[:batch], even, calls // 10) if batch else {}
     return {name: {"one": one[name], "batch": many.get(name)} for name in agents}
 
 
