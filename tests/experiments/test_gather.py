@@ -21,12 +21,14 @@ def test_a_page_with_ratios(tmp_path):
         Headline("solved", 1.0, 0.0),
         Headline("gap", -1.0, 2.0),
     ]
-    write_report(tmp_path / "b", "Second", made, {}, [], "", lines)
+    write_report(tmp_path / "b", "Second", made, {}, [], "", lines, "Data of our own.")
     write_report(tmp_path / "a", "First", provenance("qdfm reproduce a"), {}, [], "")
     main([str(tmp_path), str(tmp_path / "page.md")])
     page = (tmp_path / "page.md").read_text()
     assert page.index("## First") < page.index("## Second")
     assert "`qdfm reproduce b` on cpu: x, commit d, e, seeds [0, 1]; [the whole table](results/b/table.md)." in page
+    assert "(results/b/table.md).\n\nData of our own.\n\n| |" in page
+    assert "[the whole table](results/a/table.md).\n\n| |" in page  # nothing to say of its data
     assert "| return | 2 | 3 | 1.5 |" in page
     assert "| trap | – | 0.5 | – |" in page
     assert "| solved | 0 | 1 | – |" in page

@@ -19,7 +19,7 @@ from qdfm.agent import Agent
 from qdfm.algorithms import QDFM
 from qdfm.experiments.ablations_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.control import FULL, QUICK, Coding, Place, Size, play, trained
+from qdfm.experiments.control import FULL, QUICK, SOURCE, Coding, Place, Size, play, trained
 from qdfm.experiments.mujoco import schedule
 from qdfm.experiments.report import provenance, write_report
 from qdfm.experiments.runtime import SCHEDULE, Scale, phase_rates
@@ -119,7 +119,7 @@ def run(settings: Settings) -> None:
     made = provenance(settings.command("ablations", len(seeds)), cells.used, seeds=list(seeds))
     notes = settings.notes(NOTES, FINDINGS, SEEDS)
     found = results | ({"times": costs} if costs else {})
-    write_report(settings.out, "Ablations on MuJoCo", made, found, tables, notes, headlines(results, costs))
+    write_report(settings.out, "Ablations on MuJoCo", made, found, tables, notes, headlines(results, costs), SOURCE)
 
 
 def times(cells: Cells, model: str, size: Size) -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from qdfm.algorithms import QDFM
 from qdfm.algorithms.base import Config
 from qdfm.envs.mujoco import TASKS
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.control import FULL, MEDIUM, QUICK, Coding, Place, behaviour, total_steps, trained
+from qdfm.experiments.control import FULL, MEDIUM, QUICK, SOURCE, Coding, Place, behaviour, total_steps, trained
 from qdfm.experiments.divisions_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
 from qdfm.experiments.mujoco import METHODS, NETWORKS, STEPS, schedule
 from qdfm.experiments.report import provenance, write_report
@@ -62,4 +62,6 @@ def run(settings: Settings) -> None:
     }
     made_by = provenance(settings.command("divisions", len(seeds)), cells.used, seeds=list(seeds), steps=steps)
     notes = settings.notes(NOTES, FINDINGS, SEEDS)
-    write_report(settings.out, "Divisions of actions", made_by, results, tables, notes, headlines(results, COMPARED))
+    write_report(
+        settings.out, "Divisions of actions", made_by, results, tables, notes, headlines(results, COMPARED), SOURCE
+    )

@@ -36,6 +36,7 @@ def _section(name: str, payload: dict[str, Any]) -> str:
         f"`{made['command']}` on {made['device']}, commit {made['commit']}"
         + (f", seeds {made['seeds']}" if "seeds" in made else "")
         + f"; [the whole table](results/{name}/table.md).",
+        *(("", source) if (source := payload.get("source")) else ()),
         "",
         "| | paper | ours | ours / paper |",
         "|---|---|---|---|",

@@ -10,7 +10,7 @@ from dataclasses import replace
 from qdfm.algorithms import QDFM
 from qdfm.envs.mujoco import TASKS
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.control import FULL, QUICK, Family, Place, behaviour, trained
+from qdfm.experiments.control import FULL, QUICK, SOURCE, Family, Place, behaviour, trained
 from qdfm.experiments.guidance_report import FINDINGS, MEAN, NOTES, Results, draw, headlines, tabulate
 from qdfm.experiments.mujoco import CANDIDATES, CODINGS, TOKENS_QDFM, unguided
 from qdfm.experiments.report import provenance, write_report
@@ -58,4 +58,4 @@ def run(settings: Settings) -> None:
     draw(settings.out, results, UNGUIDED)
     made = provenance(settings.command("guidance", len(seeds)), cells.used, seeds=list(seeds))
     notes = settings.notes(NOTES, FINDINGS, SEEDS)
-    write_report(settings.out, "Guidance strength", made, results, tables, notes, headlines(results, UNGUIDED))
+    write_report(settings.out, "Guidance strength", made, results, tables, notes, headlines(results, UNGUIDED), SOURCE)

@@ -21,7 +21,7 @@ from qdfm.data.sources import load_dataset
 from qdfm.envs.mujoco import MO_HOPPER
 from qdfm.evaluate import evaluate
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.mo_hopper_report import AUTHORS, FINDINGS, NOTES, Results, draw, headlines, tabulate
+from qdfm.experiments.mo_hopper_report import AUTHORS, FINDINGS, NOTES, SOURCE, Results, draw, headlines, tabulate
 from qdfm.experiments.mujoco import SCALED
 from qdfm.experiments.report import provenance, write_report
 from qdfm.experiments.runtime import Scale
@@ -72,7 +72,7 @@ def run(settings: Settings) -> None:
     draw(settings.out, results)
     made = provenance(settings.command("mo-hopper", len(seeds)), cells.used, seeds=list(seeds))
     notes = settings.notes(NOTES, FINDINGS, SEEDS)
-    write_report(settings.out, "MO-Hopper", made, results, tables, notes, headlines(results))
+    write_report(settings.out, "MO-Hopper", made, results, tables, notes, headlines(results), SOURCE)
 
 
 def configured(name: str, quick: bool) -> Config:

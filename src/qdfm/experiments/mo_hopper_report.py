@@ -23,7 +23,15 @@ PRINTED: dict[str, dict[str, tuple[float, float | None, str]]] = {
     }
 }
 
+SOURCE = (
+    "Expert and amateur data, where their source ends in _uniform: D4MORL-equivalent trajectories, played anew by "
+    "PGMORL's 96 policies in a port of D4MORL's environment, 1,000 and 500 of them where D4MORL has 50,000; otherwise "
+    "trajectories of our own actor. Figures of others are of D4MORL's own expert data: the paper's, and for BC(P) and "
+    "CQL(P) those reported elsewhere."
+)
+
 NOTES = (
+    f"{SOURCE}\n\n"
     "501 preferences (ω, 1 − ω), one episode of 500 steps each, without drawing lots: QDFM by the mean of its law, "
     "MODULI by a plan without noise, the others by their most likely bins; hypervolume beyond (0, 0) of the raw "
     "returns, in millions, and in percent of that of the data's own returns, the bound. D4MORL's preferences are "
@@ -36,10 +44,7 @@ NOTES = (
     "(its authors: 32, 384 and 4), in batches of 128 (theirs: 64), for 40,000, 40,000 and 5,000 steps of planner, "
     "inverse dynamics and slider (theirs: 200,000, 500,000 and 200,000). "
     "Sparsity: mean squared distance of neighbours on the front "
-    "reached, in thousands; points: how many it has. Expert and amateur, where their source ends in _uniform: "
-    "D4MORL-equivalent trajectories, played anew by PGMORL's 96 policies in a port of D4MORL's environment, 1,000 and "
-    "500 of them where D4MORL has 50,000; otherwise trajectories of our own actor. Figures of others are of D4MORL's "
-    "own expert data: the paper's, and for BC(P) and CQL(P) those reported elsewhere. Shown are mean ± sample "
+    "reached, in thousands; points: how many it has. Shown are mean ± sample "
     "standard deviation over seeds and the 95 % bootstrap interval of the mean. Seconds of training are of all seeds "
     "together: QDFM on one core of a CPU, the others on an H200 that several runs shared, so that they do not compare. "
     "Times of an action are medians of calls in turn, from observation to action, NumPy in to NumPy out, all methods "

@@ -12,7 +12,7 @@ from qdfm.algorithms import AWAC, AWBC, BC, BCQ, BRAC, CQL, IQL, QDFM, BoltzBC, 
 from qdfm.algorithms.base import Config
 from qdfm.envs.mujoco import TASKS
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.control import FULL, QUICK, Coding, Family, Place, behaviour, fit, total_steps, trained
+from qdfm.experiments.control import FULL, QUICK, SOURCE, Coding, Family, Place, behaviour, fit, total_steps, trained
 from qdfm.experiments.mujoco_tables import FINDINGS, NOTES, Results, headlines, tabulate
 from qdfm.experiments.report import provenance, write_report
 
@@ -119,4 +119,4 @@ def report(settings: Settings, results: Results, cells: Cells, seeds: tuple[int,
     }
     made = provenance(settings.command("mujoco", len(seeds)), cells.used, seeds=list(seeds), steps=steps)
     notes = settings.notes(NOTES, FINDINGS, SEEDS)
-    write_report(settings.out, "Discretised MuJoCo control", made, results, tables, notes, headlines(results))
+    write_report(settings.out, "Discretised MuJoCo control", made, results, tables, notes, headlines(results), SOURCE)

@@ -148,11 +148,14 @@ def write_report(
     tables: Sequence[Table],
     notes: str,
     headlines: Sequence[Headline] = (),
+    source: str = "",
 ) -> None:
-    """results.json and table.md in the experiment's folder; the headlines are what RESULTS.md shows of it."""
+    """results.json and table.md in the experiment's folder; RESULTS.md shows of it the headlines, and where data that
+    are not the published ones come from."""
     payload = {
         "heading": heading,
         "provenance": made,
+        "source": source,
         "headlines": [asdict(h) for h in headlines],
         "results": results,
     }
