@@ -155,7 +155,7 @@ def write_report(
     payload = {
         "heading": heading,
         "provenance": made,
-        "source": source,
+        **({"source": source} if source else {}),
         "headlines": [asdict(h) for h in headlines],
         "results": results,
     }
