@@ -297,6 +297,16 @@ def test_values_in_units_of_the_returns_know_no_other_unit(data):
         np.testing.assert_allclose(a, b, atol=1e-4)
 
 
+def test_the_literal_sum_is_over_the_endpoints_of_guidance_only():
+    """Phase 1 has one start, time and endpoint for each row, as printed; phase 3 has M."""
+    logged = qdfm.Dataset.from_arrays(np.zeros((8, 1)), np.arange(8) % 3, np.zeros(8), np.zeros((8, 1)), np.ones(8))
+    config = qdfm.QDFM.paper(hidden=(8,), batch_size=8, samples=5).resolve(logged.spec)
+    phases, rows = Phases(config, logged.spec), logged.normalised()
+    for drawn, each in ((phases.draw_warmup, 1), (phases.draw_improve, 5)):
+        lots = drawn(rows, None, jax.random.key(0)).lots
+        assert lots.times.shape == (8, each) and lots.path.shape == (8, each, 1)
+
+
 def test_members_are_trained_each_by_itself(data):
     """One step of three members is one step of each, with the same lots."""
     config = replace(TINY, members=3).resolve(data.spec)

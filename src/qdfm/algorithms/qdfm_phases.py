@@ -149,7 +149,7 @@ class Phases:
 
     def draw_warmup(self, dataset: Dataset, cache: None, key: jax.Array) -> Drawn:
         """The same, and the lots of the flow, which has one endpoint for each row."""
-        return self.with_lots(self.draw(dataset, cache, key), self.config.samples if self.single else 1)
+        return self.with_lots(self.draw(dataset, cache, key), 1)
 
     def draw_improve(self, dataset: Dataset, cache: Any, key: jax.Array) -> Drawn:
         """The same where the flow has M endpoints, unless these are the logged actions."""
@@ -292,7 +292,7 @@ class Phases:
         if self.config.objective == "literal":
             if actions is None:  # draws from an enumerated law need no weights
                 actions = inverse_cdf(lots.pick, weights[:, 0])[..., None]
-                weights = jnp.full(actions.shape[:2], 1 / self.config.samples)
+                weights = jnp.full(actions.shape[:2], 1 / actions.shape[1])
             return losses.literal(self.matching, scores, a0, actions, weights, t, lots.path, legal)
         if self.single:
             law = weights if actions is None else losses.endpoint_law(actions, weights, self.spec.num_choices)

@@ -7,10 +7,13 @@ data lie where QDFM_DATA says (D4MORL's layout); without them, data of our own p
 
 import os
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from qdfm.agent import Agent
@@ -18,16 +21,16 @@ from qdfm.algorithms import BC, CQL, MODULI, QDFM
 from qdfm.algorithms.base import Config
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import load_dataset
-from qdfm.envs.mujoco import MO_HOPPER
+from qdfm.envs.mujoco import MO_HOPPER, make_plain
 from qdfm.evaluate import evaluate
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.mo_hopper_report import AUTHORS, FINDINGS, NOTES, SOURCE, Results, draw, headlines, tabulate
+from qdfm.experiments.mo_hopper_report import AUTHORS, FINDINGS, NOTES, Results, draw, headlines, provided, tabulate
 from qdfm.experiments.mujoco import SCALED
 from qdfm.experiments.report import provenance, write_report
 from qdfm.experiments.runtime import Scale
 from qdfm.experiments.timing import act_times, here_and_on_cpu
 from qdfm.metrics import hypervolume, non_dominated, sparsity
-from qdfm.train import fingerprint, train
+from qdfm.train import branching, fingerprint, train
 
 QUALITIES = ("expert", "amateur")
 PREFERENCES, QUICK_PREFERENCES, QUICK_SHARE, QUICK_TRANSITIONS = 501, 11, 0.002, 20_000
@@ -47,18 +50,20 @@ FLOW = QDFM(
 LARGE: dict[str, Any] = {"batch_size": 1024}  # for a GPU
 METHODS: dict[str, Config] = {
     "QDFM": FLOW,
+    "QDFM, unguided": replace(FLOW, improve_steps=0),
     "MODULI": MODULI(
         plan_steps=STEPS, inverse_steps=STEPS, learning_rate=5e-4, hidden=(512, 512), width=128, depth=3, batch_size=128
     ),
     "BC(P)": BC(clone_steps=STEPS, hidden=(1024, 1024), **CLOSE, **LARGE),
     "CQL(P)": CQL(train_steps=60_000, target_rate=0.02, **NETWORKS, **LARGE),
 }
-QUICK_NAMES = {"quality": ("expert",), "method": ("QDFM", "BC(P)")}
+QUICK_NAMES = {"quality": ("expert",), "method": ("QDFM", "MODULI", "BC(P)")}
 
 
 def run(settings: Settings) -> None:
     """Train, play, tabulate, draw."""
     picked = settings.picked({"quality": QUALITIES, "method": METHODS}, QUICK_NAMES)
+    make_plain(MO_HOPPER).close()  # what is missing to play is said before anything is trained
     cells, seeds = Cells(settings), settings.seed_range(SEEDS)
     results: Results = {}
     for quality in picked["quality"]:
@@ -71,8 +76,9 @@ def run(settings: Settings) -> None:
         table.show()
     draw(settings.out, results)
     made = provenance(settings.command("mo-hopper", len(seeds)), cells.used, seeds=list(seeds))
-    notes = settings.notes(NOTES, FINDINGS, SEEDS)
-    write_report(settings.out, "MO-Hopper", made, results, tables, notes, headlines(results), SOURCE)
+    said = provided(results)
+    notes = settings.notes(f"{said}\n\n{NOTES}", FINDINGS, SEEDS) if not settings.quick else said
+    write_report(settings.out, "MO-Hopper", made, results, tables, notes, headlines(results), said)
 
 
 def configured(name: str, quick: bool) -> Config:
@@ -103,13 +109,14 @@ def described(quality: str, quick: bool) -> dict[str, Any]:
 def facts(quality: str, quick: bool) -> dict[str, Any]:
     """The data's own returns, and the bound that they set."""
     data = data_of(quality, quick)
-    returns = data.returns()
+    returns, known = data.returns(), np.asarray(data.preference)[:, 0]
     return {
         "source": Path(source(quality)).stem,
         "transitions": len(data),
         "episodes": len(returns),
         "fingerprint": fingerprint(data),
         "bound": hypervolume(returns, np.zeros(2)),
+        "preferences": [float(end) for end in (known.min(), known.max())],
         "returns": np.round(returns[non_dominated(returns)]).tolist(),
     }
 
@@ -119,18 +126,45 @@ def trained(cells: Cells, quality: str, config: Config, seeds: tuple[int, ...], 
     count = QUICK_PREFERENCES if settings.quick else PREFERENCES
 
     def compute() -> dict[str, Any]:
-        data = data_of(quality, settings.quick)
-        began = time.perf_counter()
-        agents = train(config, data, seeds, progress=settings.progress)
-        seconds = time.perf_counter() - began
+        agents, seconds, guided = fitted(config, quality, settings.quick, seeds, settings.progress)
         rows = [judge(agent, count, seed, settings.progress) for agent, seed in zip(agents, seeds, strict=True)]
         for row in rows[1:]:  # the returns of one seed are enough to draw
             del row["returns"]
-        adapted = config.adapt(data).spec
-        return {"seeds": rows, "train_seconds": round(seconds, 1), "steps": config.total_steps(adapted)}
+        steps = config.total_steps(config.adapt(data_of(quality, settings.quick)).spec)
+        return {"seeds": rows, "train_seconds": round(seconds, 1), "steps": steps, "guided": guided}
 
     key = described(quality, settings.quick) | {"config": config.described(), "seeds": seeds, "preferences": count}
     return cells.get(key, compute)
+
+
+def fitted(
+    config: Config, quality: str, quick: bool, seeds: tuple[int, ...], progress: bool
+) -> tuple[list[Agent], float, list[bool] | None]:
+    """The agents of all seeds, the seconds that training took, and of QDFM which seeds guidance has changed at all."""
+    began = time.perf_counter()
+    if not isinstance(config, QDFM):
+        return train(config, data_of(quality, quick), seeds, progress=progress), time.perf_counter() - began, None
+    finish, shared = warmed_up(quality, quick, seeds, progress)
+    began = time.perf_counter()
+    agents = finish(config)
+    seconds = shared + time.perf_counter() - began
+    unguided = finish(replace(config, improve_steps=0))
+    return agents, seconds, [differ(*pair) for pair in zip(agents, unguided, strict=True)]
+
+
+@lru_cache(maxsize=1)
+def warmed_up(
+    quality: str, quick: bool, seeds: tuple[int, ...], progress: bool
+) -> tuple[Callable[[Config], list[Agent]], float]:
+    """QDFM's warm-up and critic, which it has in common with the unguided flow, and the seconds that they took."""
+    data, began = data_of(quality, quick), time.perf_counter()
+    return branching(configured("QDFM", quick), data, 2, seeds, progress), time.perf_counter() - began
+
+
+def differ(one: Agent, other: Agent) -> bool:
+    """Whether two agents of one network act by other weights."""
+    pairs = zip(jax.tree.leaves(one.policy), jax.tree.leaves(other.policy), strict=True)
+    return any(not np.array_equal(a, b) for a, b in pairs)
 
 
 def judge(agent: Agent, preferences: int, seed: int, progress: bool) -> dict[str, Any]:

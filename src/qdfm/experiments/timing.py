@@ -31,10 +31,11 @@ def in_turn(calls: Mapping[str, Callable[[], Any]], count: int, warm: int = BURS
 
 def act_times(
     configs: dict[str, Config], data: Dataset, calls: int, batch: int, preferences: np.ndarray | None = None
-) -> dict[str, dict[str, float | None]]:  # fmt: skip
+) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Milliseconds of one action and of a batch (0: of none), a tenth as often timed; the methods act in turn.
 
-    One action is the mean over `preferences`, each asked for a share of the calls, or under the even one.
+    One action is the mean over `preferences`, each asked for a share of the calls, or under the even one; `each` has
+    them one by one.
 
     The networks are not trained, which changes no time, but the phases are prepared: MODULI then knows the preferences
     of the data, and slides to others only.
@@ -47,7 +48,7 @@ def act_times(
         algorithm = config.build(adapted.spec)
         state = algorithm.init(key)
         for phase in algorithm.phases:
-            state = phase.prepare(state, rows, key) if phase.prepare else state
+            state = jax.jit(phase.prepare)(state, rows, key) if phase.prepare else state
         agents[name] = Agent(config, adapted.spec, algorithm.policy(state))
 
     def medians(seen: np.ndarray, preference: np.ndarray, count: int) -> dict[str, float]:
@@ -56,9 +57,15 @@ def act_times(
 
     asked = even[None] if preferences is None else preferences
     rounds = [medians(data.observation[0], w, calls // len(asked)) for w in asked]
-    one = {name: float(np.mean([found[name] for found in rounds])) for name in agents}
     many = medians(data.observation[:batch], even, calls // 10) if batch else {}
-    return {name: {"one": one[name], "batch": many.get(name)} for name in agents}
+    return {
+        name: {
+            "one": float(np.mean([found[name] for found in rounds])),
+            "each": [round(found[name], 4) for found in rounds],
+            "batch": many.get(name),
+        }
+        for name in agents
+    }
 
 
 def here_and_on_cpu(measure: Callable[[], Any], on_cpu: Callable[[], Any] | None = None) -> dict[str, Any]:
