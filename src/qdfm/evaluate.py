@@ -5,14 +5,12 @@ an episode has its own seed and its own draws, so what happens in it does not de
 of a batch of another size.
 """
 
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from qdfm.agent import Agent, compiled
@@ -22,14 +20,12 @@ from qdfm.envs.accumulated import Accumulated
 from qdfm.envs.base import Contest, JaxEnv
 from qdfm.envs.mujoco import TASKS, normalised
 from qdfm.envs.registry import ENVIRONMENTS, PLACES
+from qdfm.envs.simulate import simulate
 from qdfm.errors import QDFMError
 from qdfm.progress import open_count
 
 if TYPE_CHECKING:
     import gymnasium
-
-Act = Callable[[jax.Array, jax.Array, jax.Array, Any], tuple[jax.Array, Any]]
-"""(uniforms [B, n], observation, mask, carry) -> (tokens [B, D], carry)"""
 
 
 @dataclass(frozen=True)
@@ -147,34 +143,6 @@ def _compiled_rollout(config: Config, spec: Spec, env: JaxEnv, episodes: int, gr
         return simulate(env, act, functions.algorithm.noise, episodes, key)
 
     return jax.jit(play)
-
-
-def simulate(env: JaxEnv, act: Act, noise: int, episodes: int, key: jax.Array) -> tuple[Any, ...]:
-    """All episodes side by side, to be compiled by the caller: states, reward, running, terminated as in `Rollout`.
-
-    A decision of one episode takes `noise` uniforms.
-    """
-
-    def step(carry: Any, t: jax.Array) -> tuple[Any, Any]:
-        state, alive, memory = carry
-        draw, move = jax.random.split(jax.random.fold_in(key, t))
-        uniforms = jax.random.uniform(draw, (episodes, noise))
-        observation, mask = jax.vmap(env.observation)(state), jax.vmap(env.mask)(state)
-        tokens, memory = act(uniforms, observation, mask, memory)
-        moved = jax.vmap(env.step)(state, tokens, jax.random.split(move, episodes))
-
-        def keep(new: jax.Array, old: jax.Array) -> jax.Array:
-            return jnp.where(alive.reshape(-1, *(1,) * (new.ndim - 1)), new, old)
-
-        state = jax.tree.map(keep, moved.state, state)
-        reward = jnp.where(alive[:, None], moved.reward, 0)
-        return (state, alive & ~moved.terminated, memory), (state, reward, alive)
-
-    first = jax.vmap(env.reset)(jax.random.split(jax.random.fold_in(key, env.horizon), episodes))
-    start = (first, jnp.ones(episodes, bool), None)
-    (_, alive, _), (states, reward, running) = jax.lax.scan(step, start, jnp.arange(env.horizon))
-    states = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, states)
-    return states, reward, running, ~alive
 
 
 def _evaluate_gymnasium(

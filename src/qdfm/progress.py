@@ -4,13 +4,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 
-from qdfm.algorithms.base import Phase
+if TYPE_CHECKING:
+    from qdfm.algorithms.base import Phase
 
 LINE_SECONDS = 5.0
 SHOWN = ("loss", "q", "effective_share", "beta")
@@ -46,7 +47,7 @@ class Quiet:
 class Lines(Quiet):
     """A plain line every few seconds and at the end of each phase."""
 
-    def __init__(self, title: str, phases: Sequence[Phase]):
+    def __init__(self, title: str, phases: "Sequence[Phase]"):
         self.title, self.phases, self.told = title, phases, time.monotonic()
 
     def advance(self, phase: int, done: int, rate: float, metrics: dict[str, float]) -> None:
@@ -61,7 +62,7 @@ class Lines(Quiet):
 class Bar(Quiet):
     """One bar per phase."""
 
-    def __init__(self, title: str, phases: Sequence[Phase], bars: Bars):
+    def __init__(self, title: str, phases: "Sequence[Phase]", bars: Bars):
         self.title, self.phases, self.bars = title, phases, bars
         self.tasks: dict[int, TaskID] = {}
 
@@ -85,7 +86,7 @@ def _text(rate: float, metrics: dict[str, float]) -> str:
 
 
 @contextmanager
-def open_progress(name: str, phases: Sequence[Phase], seeds: int, show: bool) -> Iterator[Progress]:
+def open_progress(name: str, phases: "Sequence[Phase]", seeds: int, show: bool) -> Iterator[Progress]:
     """The right kind of progress for where standard error goes."""
     title = name if seeds == 1 else f"{name} ×{seeds}"
     console = Console(stderr=True)

@@ -11,7 +11,7 @@ from qdfm.algorithms import BC
 from qdfm.envs.base import JaxEnv
 from qdfm.envs.cartpole import CartPole
 from qdfm.envs.cartpole2obj import CartPole2Obj, State
-from qdfm.evaluate import simulate
+from qdfm.envs.simulate import simulate
 
 KEY = jax.random.key(0)
 PUSHES = (1, 1, 0, 1, 0, 0, 0, 1, 1)

@@ -16,9 +16,9 @@ from qdfm.agent import Agent
 from qdfm.algorithms import BC
 from qdfm.envs import smax
 from qdfm.envs.base import Contest, JaxEnv
+from qdfm.envs.simulate import simulate
 from qdfm.envs.smax import STOP, Smax
 from qdfm.errors import QDFMError
-from qdfm.evaluate import simulate
 from qdfm.video import check_film
 
 EAST, REACH, HEALTH, SIGHT = 1, 5.0, 45.0, 9.0  # of marines

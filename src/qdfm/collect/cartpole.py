@@ -27,7 +27,7 @@ import numpy as np
 
 from qdfm.data.dataset import Dataset
 from qdfm.envs.cartpole2obj import CartPole2Obj
-from qdfm.evaluate import simulate
+from qdfm.envs.simulate import simulate
 
 LEAN = (0.04, 0.07, 1.0, 0.25)  # of x, ẋ, θ, θ̇
 DRAWS = 3  # uniforms per decision: whether it looks, whether it is shaken, the coin

@@ -46,9 +46,9 @@ from qdfm.collect.ppo import draw, log_law
 from qdfm.data.dataset import Dataset, read_arrays
 from qdfm.data.spec import Spec
 from qdfm.envs.base import Step
+from qdfm.envs.simulate import simulate
 from qdfm.envs.smax import REWARD, TASKS, Smax
 from qdfm.errors import QDFMError, told, unknown
-from qdfm.evaluate import simulate
 
 EPISODES = {"expert": 1_000, "medium": 1_000, "medium-replay": 2_000, "poor": 1_000}
 EARLIER = tuple(f"replay-{i}" for i in range(5))  # from the first checkpoint on, before the medium one

@@ -20,7 +20,8 @@ from qdfm.algorithms.base import Config
 from qdfm.collect.cartpole import BEHAVIOURS
 from qdfm.data.sources import load_dataset
 from qdfm.envs.cartpole2obj import CartPole2Obj
-from qdfm.evaluate import rollout, simulate
+from qdfm.envs.simulate import simulate
+from qdfm.evaluate import rollout
 from qdfm.experiments.cartpole2obj_tables import FINDINGS, NOTES, WEIGHTS, headlines, tabulate
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.report import provenance, write_report

@@ -21,8 +21,8 @@ import numpy as np
 from qdfm.envs.acrobot import TORQUES, Acrobot
 from qdfm.envs.base import JaxEnv
 from qdfm.envs.cartpole import CartPole
+from qdfm.envs.simulate import Act, simulate
 from qdfm.errors import QDFMError
-from qdfm.evaluate import Act, simulate
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.report import provenance, write_report
 from qdfm.flow.samplers import euler, inverse_cdf
