@@ -246,6 +246,67 @@ def test_observations_that_are_no_numbers(agent, bad):
             call(observation)
 
 
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [("hello", "give numbers"), ({}, "give numbers"), ([[1.0, 2.0], [3.0]], "rows of different lengths")],
+)
+def test_observations_that_are_no_arrays(agent, bad, says):
+    with pytest.raises(QDFMError, match=f"The observation has .*{says}"):
+        agent.act(bad)
+
+
+@pytest.fixture(scope="module")
+def seer():
+    """An agent of images, whose observations are bytes."""
+    image = np.random.default_rng(0).integers(0, 256, (32, 4, 4), dtype=np.uint8)
+    data = qdfm.Dataset.from_arrays(image, np.arange(32) % 3, np.zeros(32), image, np.ones(32))
+    assert data.spec.observation_dtype == "uint8"
+    return qdfm.BC(clone_steps=5, hidden=(8,)).fit(data, progress=False)
+
+
+def test_bytes_of_any_type_are_the_same_observation(seer):
+    image = np.random.default_rng(1).integers(0, 256, (4, 4), dtype=np.uint8)
+    p = seer.action_probabilities(image)
+    for same in (image.tolist(), image.astype(float), image.astype(np.int64)):
+        np.testing.assert_array_equal(seer.action_probabilities(same), p)
+
+
+@pytest.mark.parametrize("bad", [0.5, -1, 256, np.nan, np.inf])
+def test_what_is_no_byte_is_refused_where_bytes_were_learned(seer, bad):
+    with pytest.raises(QDFMError, match="no byte, 0 to 255"):
+        seer.act(np.full((4, 4), bad))
+
+
+def test_an_environment_of_numbers_is_refused_where_bytes_were_learned():
+    image = np.zeros((8, 4), np.uint8)
+    data = qdfm.Dataset.from_arrays(image, np.arange(8) % 2, np.zeros(8), image, np.ones(8))
+    agent = qdfm.BC(clone_steps=2, hidden=(4,)).fit(data, progress=False)
+    with pytest.raises(QDFMError, match="type uint8 but the environment's are of type float32"):
+        qdfm.evaluate(agent, "CartPole-v1", episodes=1)
+
+
+@pytest.mark.parametrize(
+    ("mask", "says"), [([[1, 0], [1]], "different lengths"), (np.full(5, np.nan), "neither true nor false")]
+)
+def test_masks_that_are_none(agent, mask, says):
+    with pytest.raises(QDFMError, match=f"The mask has .*{says}"):
+        agent.act(OBSERVATION, mask=mask)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, 2**32, "one"])
+def test_seeds_that_are_none(agent, seed):
+    with pytest.raises(QDFMError, match="give a whole number from 0"):
+        agent.act(OBSERVATION, seed=seed)
+    with pytest.raises(QDFMError, match="give a whole number from 0"):
+        qdfm.evaluate(agent, "multigoal-4", episodes=1, seed=seed)
+
+
+def test_several_preferences_need_as_many_rows(two):
+    for rows, given in ((5, 3), (1, 3)):
+        with pytest.raises(QDFMError, match=f"There are {given} preferences for {rows} rows"):
+            two.act(np.tile(OBSERVATION, (rows, 1)), preference=[[0.5, 0.5]] * given)
+
+
 def test_a_preference_decides(two):
     left, right = (two.action_probabilities(OBSERVATION, preference=w) for w in ([1, 0], [0, 1]))
     assert np.abs(left - right).max() > 0.01
@@ -342,6 +403,7 @@ def test_normalisation_is_saved(tmp_path):
         ({"algorithm": "qdfn"}, "Unknown algorithm 'qdfn'; did you mean 'qdfm'"),
         ({"config": {"gamme": 1}}, "does not fit this qdfm"),
         ({"spec": {}}, "does not fit this qdfm"),
+        ({"config": None}, "does not fit this qdfm"),
     ],
 )
 def test_a_header_that_is_not_understood(agent, tmp_path, change, says):

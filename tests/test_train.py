@@ -271,6 +271,46 @@ def test_data_that_cannot_fit_is_refused(monkeypatch):
         train(CONFIG, small_data(), progress=False)
 
 
-def test_seeds_that_repeat_are_refused():
-    with pytest.raises(qdfm.QDFMError, match="different integers"):
-        train(CONFIG, small_data(), seeds=(1, 1), progress=False)
+@pytest.mark.parametrize(
+    ("seeds", "says"),
+    [
+        ((1, 1), "different integers"),
+        ((), "different integers"),
+        (3, r"as seeds=\[0, 1, 2\]"),
+        ((0, -1), "The seed is -1; give a whole number from 0"),
+        ((2**32,), "below 4,294,967,296"),
+        ((0.5,), "The seed is 0.5"),
+    ],
+)
+def test_seeds_that_cannot_be_are_refused_before_training(seeds, says):
+    with pytest.raises(qdfm.QDFMError, match=says):
+        train(CONFIG, small_data(), seeds=seeds, progress=False)
+
+
+def test_seeds_may_come_in_an_array():
+    (one,), (same,) = (train(CONFIG, small_data(), seeds, progress=False) for seeds in ((3,), np.array([3])))
+    for a, b in zip(jax.tree.leaves(one.policy), jax.tree.leaves(same.policy), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_what_is_no_data_is_refused():
+    with pytest.raises(qdfm.QDFMError, match="The data is a str; give a Dataset"):
+        train(CONFIG, "multigoal-4", progress=False)  # type: ignore[arg-type]
+
+
+def test_metrics_that_were_lost_are_not_made_up(tmp_path):
+    """After a crash the log may be shorter than the checkpoint says; it is not filled up."""
+    train(CONFIG, small_data(), out=tmp_path / "run", progress=False, options=OFTEN)
+    log = tmp_path / "run/metrics.jsonl"
+    first = log.read_text().splitlines()[0] + "\n"
+    log.write_text(first)
+    train(CONFIG, small_data(), out=tmp_path / "run", resume=True, progress=False, options=OFTEN)
+    assert log.read_text() == first
+
+
+@pytest.mark.parametrize("content", ["[1]", "{", "null"])
+def test_a_damaged_description_of_a_run_is_said(tmp_path, content):
+    train(CONFIG, small_data(), out=tmp_path / "run", progress=False, options=OFTEN)
+    (tmp_path / "run/config.json").write_text(content)
+    with pytest.raises(qdfm.QDFMError, match=r"config\.json is damaged"):
+        train(CONFIG, small_data(), out=tmp_path / "run", resume=True, progress=False, options=OFTEN)

@@ -16,6 +16,7 @@ from qdfm.algorithms.base import Algorithm
 from qdfm.data.checks import check_categories, check_preference
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError, unknown
+from qdfm.seeds import check_seed
 
 # Weights times their evaluations up to which the CPU has decided before an accelerator has answered
 HOST_WORK = 2**21
@@ -89,7 +90,7 @@ class Agent:
         self._asked: tuple[np.ndarray, np.ndarray] | None = None  # the last preference, and what it was taken for
         self._on_host: tuple[Any, ...] | None = None  # the same weights beside the CPU
         self._size = spec.agents * sum(leaf.size for leaf in self._leaves)
-        self._generator = np.random.default_rng(seed)
+        self._generator = np.random.default_rng(check_seed(seed))
 
     def act(
         self,
@@ -108,7 +109,7 @@ class Agent:
         """
         x, one = self._observation(observation)
         rows = len(x)
-        given = (self._noise(seed, rows), x, self._preference(preference, rows), self._mask(mask, rows))
+        given = (self._noise(seed, rows), x, self.preferences(preference, rows, "rows"), self._mask(mask, rows))
         run = self.compiled.greedy if greedy else self.compiled.draw
         work = rows * self._size * self.compiled.algorithm.evaluations[greedy]
         actions = np.asarray(run(self._weights(work), *given))
@@ -122,7 +123,7 @@ class Agent:
             raise QDFMError(f"{self.config.name} has no exact action probabilities; draw samples with act instead.")
         x, one = self._observation(observation)
         rows = len(x)
-        given = (x, self._preference(preference, rows), self._mask(mask, rows))
+        given = (x, self.preferences(preference, rows, "rows"), self._mask(mask, rows))
         p = np.asarray(self.compiled.probs(self._leaves, *given))
         p = p[(slice(None), *(slice(k) for k in self.spec.choices))]
         return p[0] if one else p
@@ -166,16 +167,19 @@ class Agent:
     def _noise(self, seed: int | Sequence[np.random.Generator] | None, rows: int) -> np.ndarray:
         """The uniforms `[B, noise]` of as many decisions."""
         each = self.compiled.algorithm.noise
-        if isinstance(seed, Sequence):
+        if isinstance(seed, Sequence) and not isinstance(seed, str):
             if len(seed) != rows:
                 raise QDFMError(f"There are {len(seed)} generators for {rows} rows; give one per row.")
             return np.stack([generator.random(each, np.float32) for generator in seed])
-        generator = self._generator if seed is None else np.random.default_rng(seed)
+        generator = self._generator if seed is None else np.random.default_rng(check_seed(seed))
         return generator.random((rows, each), np.float32)
 
     def _observation(self, observation: Any) -> tuple[np.ndarray, bool]:
-        x = np.asarray(observation, self.spec.observation_dtype)
-        shape = self.spec.observation_shape
+        x = _numbers("observation", observation)
+        dtype, shape = np.dtype(self.spec.observation_dtype), self.spec.observation_shape
+        if dtype.kind != "f" and x.dtype != dtype and not ((x >= 0) & (x <= 255) & (x == np.round(x))).all():
+            raise QDFMError("The observation has an entry that is no byte, 0 to 255, as this agent was trained on.")
+        x = x.astype(dtype, copy=False)
         one = x.shape == shape
         if one:
             x = x[None]
@@ -212,14 +216,22 @@ class Agent:
             raise QDFMError(f"This agent was trained for the preference {list(trained)} only; leave preference out.")
         return self.spec.nearest_preference(omega)
 
-    def _preference(self, preference: Any, rows: int) -> np.ndarray | None:
+    def preferences(self, preference: Any, count: int, of: str) -> np.ndarray | None:
+        """As `followed`, one for each of so many rows or episodes, `[count, objectives]`."""
         omega = self.followed(preference)
-        return None if omega is None else np.broadcast_to(omega, (rows, self.spec.objectives))
+        if omega is None:
+            return None
+        if omega.ndim > 1 and omega.shape != (count, self.spec.objectives):
+            raise QDFMError(f"There are {len(omega)} preferences for {count} {of}; give one, or one for each.")
+        return np.broadcast_to(omega, (count, self.spec.objectives))
 
     def _mask(self, mask: Any, rows: int) -> np.ndarray | None:
         if mask is None:
             return None
-        array = np.asarray(mask).astype(bool)
+        array = _numbers("mask", mask)
+        if array.dtype != bool and not np.isin(array, (0, 1)).all():
+            raise QDFMError("The mask has an entry that is neither true nor false; give booleans or 0/1.")
+        array = array.astype(bool, copy=False)
         tokens, k = self.spec.legal.shape
         fits = {(tokens, k), (1, tokens, k), (rows, tokens, k)} | ({(k,), (rows, k)} if tokens == 1 else set())
         if array.shape not in fits:
@@ -231,6 +243,17 @@ class Agent:
         return array
 
 
+def _numbers(what: str, values: Any) -> np.ndarray:
+    """The values as an array of numbers or flags."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise QDFMError(f"The {what} has rows of different lengths; give every row the same shape.") from None
+    if array.dtype.kind not in "fiub":
+        raise QDFMError(f"The {what} has type {array.dtype}; give numbers.")
+    return array
+
+
 def load(path: str | Path) -> Agent:
     """Read an agent that `Agent.save` wrote."""
     header = checkpoint.read_header(path, "agent")
@@ -239,7 +262,7 @@ def load(path: str | Path) -> Agent:
         raise unknown("algorithm", name, ALGORITHMS)
     try:
         config, spec = ALGORITHMS[name](**header["config"]), Spec.from_json(header["spec"])
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, AttributeError):
         raise QDFMError(f"The header of {path} does not fit this qdfm; use the version that wrote it.") from None
     algorithm = compiled(config, spec).algorithm
     like = policy_shapes(algorithm)

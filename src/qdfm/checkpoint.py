@@ -81,7 +81,9 @@ def _open(path: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, np.nda
     try:
         version, header = int(meta["version"]), json.loads(meta["header"])
     except (KeyError, ValueError):
-        raise QDFMError(f"{path} has a damaged header; save the {kind} again.") from None
+        version, header = 0, None
+    if not isinstance(header, dict):
+        raise QDFMError(f"{path} has a damaged header; save the {kind} again.")
     if version > FORMAT_VERSION:
         raise QDFMError(f"{path} was written by qdfm {meta.get('qdfm')}, which is newer than this; upgrade qdfm.")
     if version < FORMAT_VERSION:

@@ -23,6 +23,7 @@ from qdfm.envs.registry import ENVIRONMENTS, PLACES
 from qdfm.envs.simulate import simulate
 from qdfm.errors import QDFMError
 from qdfm.progress import open_count
+from qdfm.seeds import check_seed
 
 if TYPE_CHECKING:
     import gymnasium
@@ -88,6 +89,7 @@ def evaluate(
         raise QDFMError(f"{episodes} episodes cannot be evaluated; give at least 1.")
     if not 0 <= gamma <= 1:
         raise QDFMError(f"gamma is {gamma}; it must be at least 0 and at most 1.")
+    seed = check_seed(seed)
     if workers < 1:
         raise QDFMError(f"workers is {workers}; give at least 1.")
     if isinstance(env, str) and env in PLACES:
@@ -215,13 +217,9 @@ def _draws(seed: int, episode: int) -> np.random.Generator:
 
 
 def _preferences(agent: Agent, preference: Any, episodes: int) -> np.ndarray:
-    """One checked preference per episode, `[episodes, objectives]`."""
-    omega, shape = agent.followed(preference), (episodes, agent.spec.objectives)
-    if omega is None:
-        return np.ones(shape, np.float32)
-    if omega.ndim > 1 and omega.shape != shape:
-        raise QDFMError(f"There are {len(omega)} preferences for {episodes} episodes; give one, or one per episode.")
-    return np.broadcast_to(omega, shape)
+    """One checked preference per episode, `[episodes, objectives]`; ones where there is nothing to prefer."""
+    omega = agent.preferences(preference, episodes, "episodes")
+    return np.ones((episodes, agent.spec.objectives), np.float32) if omega is None else omega
 
 
 def _check_fits(what: str, mine: Any, its: Any) -> None:

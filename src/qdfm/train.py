@@ -25,6 +25,7 @@ from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.errors import Diverged, QDFMError
 from qdfm.progress import Progress, open_progress
+from qdfm.seeds import check_seeds
 
 SCHEMA = 1
 DRAWN, DRAWN_BYTES = 100, 2**27  # steps whose batches are drawn at once, and bytes of these for each seed, at most
@@ -56,14 +57,17 @@ def train(
 
     `task` is written down with the run, so that `qdfm evaluate` knows where to play.
     """
+    seeds = check_seeds(seeds)
     keys = seed_keys(seeds)
     if options.chunk < 1:
         raise QDFMError(f"chunk is {options.chunk}; give at least 1.")
+    if not isinstance(dataset, Dataset):
+        raise QDFMError(f"The data is a {type(dataset).__name__}; give a Dataset, as qdfm.load_dataset gives one.")
     dataset = config.adapt(dataset)
     config = config.resolve(dataset.spec)
     algorithm = config.build(dataset.spec)
     _check_memory(dataset)
-    folder = None if out is None else RunFolder.open(Path(out), config, dataset, tuple(seeds), options, resume, task)
+    folder = None if out is None else RunFolder.open(Path(out), config, dataset, seeds, options, resume, task)
     data = jax.device_put(dataset.normalised())
     state = _initial(config, dataset.spec)(keys)
     at = Position()
@@ -72,7 +76,7 @@ def train(
     with open_progress(config.name, algorithm.phases, len(seeds), progress) as bar:
         for objective in dataset.constant_objectives() if dataset.spec.objectives > 1 else ():
             bar.say(f"Objective {objective + 1} never varies in the data, so no policy can follow it; leave it out.")
-        loop = _Loop(config, dataset.spec, data, keys, tuple(seeds), folder, options, bar)
+        loop = _Loop(config, dataset.spec, data, keys, seeds, folder, options, bar)
         try:
             for index in range(at.phase, len(algorithm.phases)):
                 state = loop.phase(index, state, at.step if index == at.phase else 0)
@@ -96,6 +100,7 @@ def branching(
     The result finishes the training of any config that differs from this one only in later phases, and gives what
     `train` would have given.
     """
+    seeds = check_seeds(seeds)
     keys = seed_keys(seeds)
     dataset = config.adapt(dataset)
     _check_memory(dataset)
@@ -105,7 +110,7 @@ def branching(
         config = config.resolve(dataset.spec)
         phases = config.build(dataset.spec).phases
         with open_progress(config.name, phases, len(seeds), progress) as bar:
-            loop = _Loop(config, dataset.spec, data, keys, tuple(seeds), None, Options(), bar)
+            loop = _Loop(config, dataset.spec, data, keys, seeds, None, Options(), bar)
             for index in range(first, len(phases) if last is None else last):
                 state = loop.phase(index, state, 0)
         return state
@@ -120,8 +125,6 @@ def branching(
 
 def seed_keys(seeds: Sequence[int]) -> jax.Array:
     """The key of every seed, `[seeds]`, from which all that a run draws follows."""
-    if len(set(seeds)) != len(seeds) or not seeds:
-        raise QDFMError(f"The seeds {tuple(seeds)} repeat or are none; give different integers.")
     return jnp.stack([jax.random.key(seed, impl="threefry2x32") for seed in seeds])
 
 
@@ -340,7 +343,9 @@ class RunFolder:
             try:
                 before = json.loads(file.read_text())
             except ValueError:
-                raise QDFMError(f"{file} is damaged; choose another folder with --out.") from None
+                before = None
+            if not isinstance(before, dict):
+                raise QDFMError(f"{file} is damaged; choose another folder with --out.")
             _check_same(path, before, described)
         elif resume and path.exists() and any(path.iterdir()):
             raise QDFMError(f"{path} holds no run to resume; choose another folder with --out.")
@@ -368,7 +373,10 @@ class RunFolder:
         return size
 
     def save(self, state: Any, at: Position) -> None:
-        """Write the checkpoint."""
+        """Write the checkpoint, after the metrics that it counts."""
+        if self.metrics.exists():
+            with open(self.metrics, "rb") as file:
+                os.fsync(file.fileno())
         checkpoint.write_tree(self.state, "state", state, asdict(at))
 
     def restore(self, state: Any) -> tuple[Any, Position]:
@@ -378,7 +386,7 @@ class RunFolder:
             at = Position(**checkpoint.read_header(self.state, "state"))
             state = jax.device_put(checkpoint.read_tree(self.state, "state", state))
         if self.metrics.exists():
-            os.truncate(self.metrics, at.metrics_bytes)
+            os.truncate(self.metrics, min(at.metrics_bytes, self.metrics.stat().st_size))
         return state, at
 
 

@@ -279,11 +279,28 @@ def test_a_fixed_preference(tmp_path):
         ({"ema": 1.0}, "ema"),
         ({"learning_rate": -1.0}, "learning_rate"),
         ({"share_target": 0.0}, "share_target"),
+        ({"caution": np.nan}, "caution is nan; give a finite number"),
+        ({"learning_rate": np.inf}, "learning_rate is inf; give a finite number"),
+        ({"preference": (np.nan, 1.0)}, "preference is nan; give a finite number"),
+        ({"beta": None}, "beta is None; give a finite number"),
+        ({"warmup_steps": 2.5}, "warmup_steps is 2.5; give a whole number"),
+        ({"hidden": (8.5,)}, "hidden is 8.5; give a whole number"),
+        ({"batch_size": True}, "batch_size is True; give a whole number"),
+        ({"averaged": 1}, "averaged is 1; give True or False"),
+        ({"rates": 3}, "rates is 3; give a word"),
     ],
 )
 def test_a_config_that_makes_no_sense_is_refused(changes, says):
     with pytest.raises(qdfm.QDFMError, match=says):
         QDFM(**changes).fit(random_data("single"), progress=False)
+
+
+def test_settings_of_other_types_with_the_same_meaning():
+    """They give the same config, and so the same compiled code and the same run."""
+    plain = QDFM(hidden=(64,), batch_size=1000, preference=(0.5, 0.5), steps=3)
+    for hidden in (64, [64], np.array([64]), (64.0,)):
+        same = QDFM(hidden=hidden, batch_size=1e3, preference=np.array([0.5, 0.5]), steps=np.int64(3))
+        assert same == plain and hash(same) == hash(plain) and repr(same) == repr(plain)
 
 
 @pytest.mark.parametrize("name", ["qdfm", "bc", "greedyq"])

@@ -307,6 +307,18 @@ def test_the_literal_sum_is_over_the_endpoints_of_guidance_only():
         assert lots.times.shape == (8, each) and lots.path.shape == (8, each, 1)
 
 
+def test_the_literal_loss_of_phase_1_is_the_collapsed_one_where_a_chain_has_one_step():
+    """All paths are at their start then, so that nothing is left to draw, and M does not matter."""
+    logged = qdfm.Dataset.from_arrays(np.zeros((8, 1)), np.arange(8) % 3, np.zeros(8), np.zeros((8, 1)), np.ones(8))
+    losses = []
+    for objective, samples in (("literal", 5), ("literal", 1), ("collapsed", 5)):
+        config = qdfm.QDFM.paper(hidden=(8,), batch_size=8, samples=samples, steps=1, objective=objective)
+        phases, rows = Phases(config.resolve(logged.spec), logged.spec), logged.normalised()
+        drawn = phases.draw_warmup(rows, None, jax.random.key(0))
+        losses.append(float(phases.warmup(phases.init(jax.random.key(1)), drawn)[1]["loss"]))
+    assert losses == pytest.approx([losses[-1]] * 3, rel=1e-5)
+
+
 def test_members_are_trained_each_by_itself(data):
     """One step of three members is one step of each, with the same lots."""
     config = replace(TINY, members=3).resolve(data.spec)

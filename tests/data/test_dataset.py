@@ -153,6 +153,22 @@ def test_text_is_refused(name: str) -> None:
     refused(name, "give numbers", **arrays(**{name: np.array([["a", "b"]] * 12)}))
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"num_actions": 3.0}, "num_actions is 3.0; give whole numbers"),
+        ({"categories": 3}, "categories is 3; give whole numbers"),
+        ({"categories": (1.5, 0, 0, 0)}, "give whole numbers"),
+        ({"agents": 0}, "agents is 0; give a whole number from 1"),
+        ({"agents": 1.5}, "agents is 1.5"),
+        ({"actions": "bins"}, "actions is 'bins'; give an action space"),
+        ({"episode": [None] + [1] * 11}, "episode mixes types"),
+    ],
+)
+def test_options_of_other_types_are_refused(given: dict[str, Any], says: str) -> None:
+    refused(says, **(arrays() | given))
+
+
 def test_empty_data() -> None:
     nothing = {k: v[:0] for k, v in arrays().items() if k != "num_actions"}
     refused("empty", "at least one", **nothing)

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qdfm.algorithms.learner import Rate
+from qdfm.algorithms.settings import settled, types_of
 from qdfm.data.checks import check_preference
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
@@ -107,11 +108,11 @@ class Config:
     preferences_only: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Lists become tuples: a config is the key under which compiled code is kept."""
+        """Every value is of its field's type, and hashable: a config is the key under which compiled code is kept."""
+        kinds = types_of(type(self))
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, list | np.ndarray):
-                object.__setattr__(self, field.name, tuple(np.asarray(value).tolist()))
+            value = settled(self.name, field.name, kinds[field.name], getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
 
     def build(self, spec: Spec) -> Algorithm:
         """The algorithm for one spec."""

@@ -13,6 +13,7 @@ from qdfm.data.dataset import Dataset
 from qdfm.data.sources import GENERATORS, collected
 from qdfm.envs.mujoco import MO_TASKS, TASKS
 from qdfm.errors import QDFMError
+from qdfm.seeds import check_seed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +60,7 @@ def make(words: Sequence[str]) -> None:
     """Write data and say how much."""
 
     def command(args: Annotated[MakeArguments, FLAT]) -> None:
+        check_seed(args.seed or 0)
         if args.name in TASKS:
             _make_minari(args)
             return

@@ -45,7 +45,5 @@ class Actor:
 def write_actor(path: str | Path, weights: Sequence[np.ndarray]) -> None:
     """Write the file that `Actor.read` reads; whoever reads it meanwhile finds the one before."""
     new = Path(path).with_suffix(".new.npz")
-    np.savez_compressed(
-        new, allow_pickle=False, **{name: np.asarray(w) for name, w in zip(NAMES, weights, strict=True)}
-    )
+    np.savez_compressed(new, **{name: np.asarray(w) for name, w in zip(NAMES, weights, strict=True)})
     new.replace(path)

@@ -256,7 +256,7 @@ def make(config: Make, episodes: int = MEASURED) -> None:
         actors = tuple(w[None].astype(np.float32) for w in weights.values())
         played = statistics(battles(env, actors, episodes, None, seed=1, normalise=False))
         known = {"steps": run["steps"][i], "won": played["win_rate"], "returned": played["return_mean"]}
-        np.savez_compressed(_file(config.map, member, config.folder), allow_pickle=False, **weights, **known)
+        np.savez_compressed(_file(config.map, member, config.folder), **weights, **known)
         print(f"{config.map} {member}: {known}", flush=True)
 
 

@@ -53,7 +53,10 @@ class MultiDiscrete:
 
     def encode(self, actions: np.ndarray) -> np.ndarray:
         """Actions `[n, D]` as tokens `[n, D]`."""
-        return integral(actions).reshape(-1, len(self.nvec))
+        tokens = integral(actions)
+        if tokens.shape[-1:] != (len(self.nvec),):
+            raise QDFMError(f"action has shape {tokens.shape}; give [n, {len(self.nvec)}], one choice for each part.")
+        return tokens.reshape(-1, len(self.nvec))
 
     def decode(self, tokens: np.ndarray) -> np.ndarray:
         """Tokens `[..., D]` as actions `[..., D]`."""

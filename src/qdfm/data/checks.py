@@ -86,10 +86,18 @@ def action_space(action: np.ndarray, num_actions: int | tuple[int, ...] | None) 
     elif isinstance(num_actions, int | np.integer):
         sizes = (int(num_actions),) * parts
     else:
-        sizes = tuple(int(m) for m in num_actions)
+        sizes = whole_numbers("num_actions", num_actions)
     if len(sizes) != parts:
         raise QDFMError(f"num_actions names {len(sizes)} parts but action has {parts}; give one per part.")
     return MultiDiscrete(sizes) if multi else Discrete(sizes[0])
+
+
+def whole_numbers(name: str, values: Any) -> tuple[int, ...]:
+    """The values as integers."""
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise QDFMError(f"{name} is {values!r}; give whole numbers in a tuple.")
+    return tuple(array.tolist())
 
 
 def number_episodes(episode: np.ndarray | None, ended: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -100,7 +108,10 @@ def number_episodes(episode: np.ndarray | None, ended: np.ndarray) -> tuple[np.n
     if episode.dtype.kind == "f" and not np.isfinite(episode).all():
         row = bad_rows(~np.isfinite(episode))[0]
         raise QDFMError(f"episode is NaN or infinite in row {row}; give every row the number of its episode.")
-    _, first, inverse = np.unique(episode.reshape(-1), return_index=True, return_inverse=True)
+    try:
+        _, first, inverse = np.unique(episode.reshape(-1), return_index=True, return_inverse=True)
+    except TypeError:  # of things that have no order, None among them
+        raise QDFMError("episode mixes types; give every row the number or the name of its episode.") from None
     number = np.argsort(np.argsort(first))[inverse.reshape(-1)].astype(np.int32)
     return number, np.argsort(number, kind="stable")
 

@@ -176,7 +176,7 @@ def write_trajectories(path: str | Path, rows: dict[str, np.ndarray]) -> None:
     }
     try:
         with open(path, "wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
+            np.savez_compressed(file, **arrays)
     except OSError as error:
         raise QDFMError(f"Cannot write {path} ({error.strerror}); choose a writable place.") from None
 

@@ -29,6 +29,7 @@ from qdfm.data.checks import (
     check_lengths,
     check_rows,
     number_episodes,
+    whole_numbers,
 )
 from qdfm.data.spec import Accumulation, Normalisation, Spec
 from qdfm.errors import QDFMError
@@ -246,6 +247,8 @@ class Dataset:
         `actions` is the action space, or a function that finds one for the raw actions, as
         `partial(Bins.fit, count=21)` does for continuous ones.
         """
+        if not isinstance(agents, int | np.integer) or agents < 1:
+            raise QDFMError(f"agents is {agents!r}; give a whole number from 1.")
         obs = as_matrix("observation", observation)
         n = len(obs)
         if n == 0:
@@ -264,6 +267,8 @@ class Dataset:
             actions = action_space(raw, num_actions)
         elif callable(actions):
             actions = actions(raw)
+        if not isinstance(actions, ActionSpace):
+            raise QDFMError(f"actions is {actions!r}; give an action space, or a function that finds one.")
         rows: dict[str, np.ndarray | None] = {
             "observation": obs,
             "action": raw,
@@ -355,7 +360,7 @@ def saved_header(arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:
 
 def _categories(categories: tuple[int, ...], agents: int, shape: tuple[int, ...]) -> tuple[int, ...]:
     """One entry per column of the flat observation; in a team those of one agent serve for all."""
-    given = tuple(int(n) for n in categories)
+    given = whole_numbers("categories", categories)
     return given * agents if agents > 1 and len(given) * agents == math.prod(shape[1:]) else given
 
 

@@ -20,6 +20,7 @@ from qdfm.data.tables import Columns, NumActions, read_npz, read_table
 from qdfm.envs.mujoco import MO_HOPPER, MO_TASKS, TASKS
 from qdfm.envs.smax import TASKS as BATTLES
 from qdfm.errors import QDFMError
+from qdfm.seeds import check_seed
 
 DEFAULT_BINS = 41  # per dimension of the built-in MuJoCo tasks
 SUFFIXES = (".npz", ".parquet", ".csv", ".h5", ".hdf5", ".pkl")
@@ -184,7 +185,7 @@ def load_dataset(
     name, path = str(name_or_path), Path(name_or_path).expanduser()
     options = {
         "columns": columns, "num_actions": num_actions, "bins": bins, "codebook": codebook, "transitions": transitions,
-        "seed": seed,
+        "seed": None if seed is None else check_seed(seed),
     }  # fmt: skip
     given = {option: value for option, value in options.items() if value is not None}
     if is_file(name_or_path):

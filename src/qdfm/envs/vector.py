@@ -15,6 +15,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from qdfm.data.spec import Spec
 from qdfm.envs.gymnasium import SMAC_MAPS, Accumulating, adapted, box, kept_of, make, registered, seed_globals
+from qdfm.errors import QDFMError
 
 PARALLEL = 64  # copies of an environment that share one batch of decisions, in one process
 
@@ -37,6 +38,11 @@ class Copy(gymnasium.Wrapper):
     def __init__(self, env: gymnasium.Env, dtype: str, borrowed: bool) -> None:
         super().__init__(env)
         assert env.observation_space.shape is not None
+        if np.dtype(dtype).kind != "f" and env.observation_space.dtype != dtype:
+            raise QDFMError(
+                f"The agent was trained on observations of type {dtype} but the environment's are of type "
+                f"{env.observation_space.dtype}; evaluate it where its data came from."
+            )
         self.observation_space = box(env.observation_space.shape, dtype)
         self.dtype, self.borrowed, self.over = dtype, borrowed, False
 
