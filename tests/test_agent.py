@@ -293,7 +293,7 @@ def test_masks_that_are_none(agent, mask, says):
         agent.act(OBSERVATION, mask=mask)
 
 
-@pytest.mark.parametrize("seed", [-1, 1.5, 2**32, "one"])
+@pytest.mark.parametrize("seed", [-1, 1.5, 2**32])
 def test_seeds_that_are_none(agent, seed):
     with pytest.raises(QDFMError, match="give a whole number from 0"):
         agent.act(OBSERVATION, seed=seed)

@@ -167,7 +167,7 @@ class Agent:
     def _noise(self, seed: int | Sequence[np.random.Generator] | None, rows: int) -> np.ndarray:
         """The uniforms `[B, noise]` of as many decisions."""
         each = self.compiled.algorithm.noise
-        if isinstance(seed, Sequence) and not isinstance(seed, str):
+        if isinstance(seed, Sequence):
             if len(seed) != rows:
                 raise QDFMError(f"There are {len(seed)} generators for {rows} rows; give one per row.")
             return np.stack([generator.random(each, np.float32) for generator in seed])

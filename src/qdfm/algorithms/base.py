@@ -12,14 +12,14 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, get_type_hints
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from qdfm.algorithms.learner import Rate
-from qdfm.algorithms.settings import settled, types_of
+from qdfm.algorithms.settings import settled
 from qdfm.data.checks import check_preference
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
@@ -109,7 +109,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """Every value is of its field's type, and hashable: a config is the key under which compiled code is kept."""
-        kinds = types_of(type(self))
+        kinds = get_type_hints(type(self))
         for field in dataclasses.fields(self):
             value = settled(self.name, field.name, kinds[field.name], getattr(self, field.name))
             object.__setattr__(self, field.name, value)

@@ -1,21 +1,14 @@
 """The values of a config's fields: what a field's type asks for, or one sentence that says why a value is none."""
 
 import math
-from functools import lru_cache
 from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin
 
 import numpy as np
 
 from qdfm.errors import QDFMError
 
 WANTED = {int: "a whole number", float: "a finite number", bool: "True or False", str: "a word"}
-
-
-@lru_cache(maxsize=64)
-def types_of(config: type) -> dict[str, Any]:
-    """The type of every field."""
-    return get_type_hints(config)
 
 
 def settled(owner: str, field: str, kind: Any, value: Any) -> Any:

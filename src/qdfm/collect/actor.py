@@ -6,6 +6,7 @@ The files hold `w0, b0, w1, b1, w2, b2` and no Python objects. `qdfm.collect.sac
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -45,5 +46,6 @@ class Actor:
 def write_actor(path: str | Path, weights: Sequence[np.ndarray]) -> None:
     """Write the file that `Actor.read` reads; whoever reads it meanwhile finds the one before."""
     new = Path(path).with_suffix(".new.npz")
-    np.savez_compressed(new, **{name: np.asarray(w) for name, w in zip(NAMES, weights, strict=True)})
+    arrays: dict[str, Any] = {name: np.asarray(w) for name, w in zip(NAMES, weights, strict=True)}
+    np.savez_compressed(new, **arrays)
     new.replace(path)

@@ -292,7 +292,8 @@ def environment(name: str) -> TeamEnv:
 def write_history(path: Path, history: History) -> None:
     """Write the file of a run."""
     seen = {"steps": history.steps, "won": history.won, "returned": history.returned}
-    np.savez_compressed(path, **dict(zip(NAMES, history.actor, strict=True)), **seen)
+    arrays: dict[str, Any] = dict(zip(NAMES, history.actor, strict=True)) | seen
+    np.savez_compressed(path, **arrays)
 
 
 def main() -> None:
