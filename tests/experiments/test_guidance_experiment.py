@@ -9,7 +9,7 @@ from made_up_cells import behaviour_cell, trained_cell
 from qdfm.algorithms import QDFM
 from qdfm.data.actions import Bins
 from qdfm.data.spec import Spec
-from qdfm.experiments import EXPERIMENTS, control, guidance
+from qdfm.experiments import EXPERIMENTS, control, fitting, guidance
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.control import Coding, Size
 from qdfm.experiments.guidance import ONWARD, RULES, UNGUIDED, run
@@ -125,7 +125,7 @@ def test_a_tiny_run(tmp_path, monkeypatch):
 
     shown = control.play
     monkeypatch.setattr(control, "play", play)
-    monkeypatch.setattr(control, "branching", branch)
+    monkeypatch.setattr(fitting, "branching", branch)
     for name, value in (("RULES", rules), ("TOKENS_QDFM", flow), ("CODINGS", {"tokens": Coding("bins", 3)})):
         monkeypatch.setattr(guidance, name, value)
     monkeypatch.setattr(guidance, "FULL", Size(transitions=200, episodes=1))

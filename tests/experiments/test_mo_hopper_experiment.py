@@ -35,7 +35,14 @@ def cell(volumes: list[float], **facts) -> dict:
 
 def test_tables_and_headlines_of_made_up_cells():
     """Two preferences are asked for, 0 and 1; the data have those up to .5."""
-    data = {"source": "expert_uniform", "episodes": 7, "bound": 2e7, "returns": [[1.0, 3.0]], "preferences": [0, 0.5]}
+    data = {
+        "source": "expert_uniform",
+        "transitions": 499_906,
+        "episodes": 7,
+        "bound": 2e7,
+        "returns": [[1.0, 3.0]],
+        "preferences": [0, 0.5],
+    }
     times = {"QDFM": {"one": 0.5, "each": [0.4, 0.6], "batch": 1.0}, "MODULI": {"one": 20.0, "each": [10.0, 30.0]}}
     times[AUTHORS] = {"one": 30.0, "each": [20.0, 40.0]}
     methods = {"QDFM": cell([1.9e7, 2.1e7], guided=[True, False]), "MODULI": cell([1.8e7, 1.8e7], guided=None)}
@@ -56,8 +63,10 @@ def test_tables_and_headlines_of_made_up_cells():
     ratios = {w.rsplit(", ", 1)[1]: r for w, (r, _) in found.items() if "cpu, MODULI / QDFM" in w}
     assert ratios == {"all preferences": 40, "preferences of the data": 25, "preferences beyond": 50}
     assert found[f"expert: action time on the cpu, {AUTHORS} / QDFM, all preferences"] == (60.0, None)
-    assert provided(results).startswith("D4MORL-equivalent expert data: 1,000")
-    assert "our own actor (mo-hopper-expert)" in provided({"expert": {"data": {"source": "mo-hopper-expert"}}})
+    assert provided(results).startswith("D4MORL-equivalent expert data: trajectories played anew")
+    for name, whose in (("mo-hopper-expert", "of our own actor"), ("expert_uniform", "under QDFM_DATA")):
+        other = {"expert": {"data": {"source": name, "transitions": 1000}}}
+        assert provided(other).startswith(f"Trajectories {whose} ({name}, 1,000 transitions)")
 
 
 def test_a_small_run_and_its_resumption(monkeypatch, tmp_path):
@@ -87,6 +96,7 @@ def test_a_small_run_and_its_resumption(monkeypatch, tmp_path):
     assert 0 <= low <= high <= 1  # so few transitions may be one episode
     assert (tmp_path / "mo-hopper-expert.png").stat().st_size > 5000
     lines = (tmp_path / "cells.jsonl").read_text()
-    monkeypatch.setattr(mo_hopper, "train", None)  # nothing is left to train
+    for how in ("fit", "Family"):
+        monkeypatch.setattr(mo_hopper, how, lambda *_: None)  # nothing is left to train
     run(Settings(tmp_path, quick=True, only=settings.only, resume=True, progress=False))
     assert (tmp_path / "cells.jsonl").read_text() == lines

@@ -5,9 +5,8 @@ keeps the return of every episode, so that any table can be made of it again.
 """
 
 import math
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -24,9 +23,10 @@ from qdfm.envs.mujoco import TASKS, normalised
 from qdfm.errors import QDFMError
 from qdfm.evaluate import evaluate
 from qdfm.experiments.cells import Cells
+from qdfm.experiments.fitting import Fit, fit
 from qdfm.experiments.report import PLAYED
 from qdfm.metrics import Summary, summarise
-from qdfm.train import branching, fingerprint, train
+from qdfm.train import fingerprint
 
 MEDIUM = tuple(name for name in TASKS if name.endswith("-medium"))
 FRESH = 20_000  # transitions, collected anew, on which the quantisation error is measured
@@ -137,45 +137,6 @@ def judge(agent: Agent, place: Place, seed: int, progress: bool) -> dict[str, An
     return {how: play(agent, place.task, place.size.episodes, seed, how == "greedy", progress) for how in PLAYED}
 
 
-def fit(place: Place, config: Config, seeds: tuple[int, ...], progress: bool) -> tuple[list[Agent], float]:
-    """Agents, all seeds trained in one program, and the seconds that it took."""
-    began = time.perf_counter()
-    agents = train(config, place.data(), seeds, progress=progress)
-    return agents, time.perf_counter() - began
-
-
-class Family:
-    """Fits QDFM's variants that differ in the last phase or in how they act; what comes before is trained once.
-
-    The seconds of every variant count those of the common phases.
-    """
-
-    def __init__(self, trunk: QDFM):
-        self.trunk = trunk
-        self.finish: Callable[[Config], list[Agent]] | None = None
-        self.seconds = 0.0
-        self.last: tuple[Config, list[Agent], float] | None = None
-
-    def __call__(
-        self, place: Place, config: Config, seeds: tuple[int, ...], progress: bool
-    ) -> tuple[list[Agent], float]:
-        assert isinstance(config, QDFM)
-        drawn = replace(config, averaged=False)  # the mean of a law is another way to act, no other training
-        if self.last is not None and drawn == self.last[0]:
-            _, agents, seconds = self.last
-            acting = config.resolve(agents[0].spec)
-            return [Agent(acting, a.spec, a.policy, seed) for a, seed in zip(agents, seeds, strict=True)], seconds
-        began = time.perf_counter()
-        if self.finish is None:
-            trunk = self.trunk.scaled(place.size.share)
-            self.finish = branching(trunk, place.data(), 2, seeds, progress)
-            self.seconds = time.perf_counter() - began
-            began = time.perf_counter()
-        agents = self.finish(config)
-        self.last = drawn, agents, self.seconds + time.perf_counter() - began
-        return agents, self.last[2]
-
-
 def trained(
     cells: Cells,
     place: Place,
@@ -183,7 +144,7 @@ def trained(
     seeds: tuple[int, ...],
     progress: bool,
     judge: Callable[[Agent, Place, int, bool], dict[str, Any]] = judge,
-    fit: Callable[[Place, Config, tuple[int, ...], bool], tuple[list[Agent], float]] = fit,
+    fit: Fit = fit,
     **describes: Any,
 ) -> dict[str, Any]:
     """The cell of a method: every seed fitted and judged; `describes` says how, if not as usual."""
@@ -191,7 +152,7 @@ def trained(
     config = config.scaled(place.size.share)
 
     def compute() -> dict[str, Any]:
-        agents, seconds = fit(place, config, seeds, progress)
+        agents, seconds = fit(place.data(), config, seeds, progress)
         phases = config.build(place.data().spec).phases
         return {
             "seeds": [judge(agent, place, seed, progress) for agent, seed in zip(agents, seeds, strict=True)],

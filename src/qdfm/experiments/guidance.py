@@ -10,7 +10,8 @@ from dataclasses import replace
 from qdfm.algorithms import QDFM
 from qdfm.envs.mujoco import TASKS
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.control import FULL, QUICK, SOURCE, Family, Place, behaviour, trained
+from qdfm.experiments.control import FULL, QUICK, SOURCE, Place, behaviour, trained
+from qdfm.experiments.fitting import Family
 from qdfm.experiments.guidance_report import FINDINGS, MEAN, NOTES, Results, draw, headlines, tabulate
 from qdfm.experiments.mujoco import CANDIDATES, CODINGS, TOKENS_QDFM, unguided
 from qdfm.experiments.report import provenance, write_report
@@ -46,7 +47,7 @@ def run(settings: Settings) -> None:
     results: Results = {}
     for task in picked["task"]:
         place = Place(task, CODINGS["tokens"], size)
-        families = {trunk.backup: Family(trunk) for trunk in (TOKENS_QDFM, ONWARD)}  # one backup at a time is trained
+        families = {trunk.backup: Family(trunk.scaled(size.share)) for trunk in (TOKENS_QDFM, ONWARD)}
         rules = {
             name: trained(cells, place, RULES[name], seeds, settings.progress, fit=families[RULES[name].backup])
             for name in picked["rule"]

@@ -6,8 +6,6 @@ data lie where QDFM_DATA says (D4MORL's layout); without them, data of our own p
 """
 
 import os
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -24,15 +22,17 @@ from qdfm.data.sources import load_dataset
 from qdfm.envs.mujoco import MO_HOPPER, make_plain
 from qdfm.evaluate import evaluate
 from qdfm.experiments.cells import Cells, Settings
+from qdfm.experiments.fitting import Family, fit
 from qdfm.experiments.mo_hopper_report import AUTHORS, FINDINGS, NOTES, Results, draw, headlines, provided, tabulate
 from qdfm.experiments.mujoco import SCALED
 from qdfm.experiments.report import provenance, write_report
 from qdfm.experiments.runtime import Scale
 from qdfm.experiments.timing import act_times, here_and_on_cpu
 from qdfm.metrics import hypervolume, non_dominated, sparsity
-from qdfm.train import branching, fingerprint, train
+from qdfm.train import fingerprint
 
 QUALITIES = ("expert", "amateur")
+LAYOUT = 2  # of what a cell holds; raised whenever that changes, since older cells have no place in the tables then
 PREFERENCES, QUICK_PREFERENCES, QUICK_SHARE, QUICK_TRANSITIONS = 501, 11, 0.002, 20_000
 SEEDS, BINS, STEPS = 3, 161, 40_000
 TIMED_PREFERENCES = 21  # of those, under which an action is timed
@@ -68,7 +68,8 @@ def run(settings: Settings) -> None:
     results: Results = {}
     for quality in picked["quality"]:
         methods = {name: configured(name, settings.quick) for name in picked["method"]}
-        row = {name: trained(cells, quality, config, seeds, settings) for name, config in methods.items()}
+        family = Family(configured("QDFM", settings.quick))
+        row = {name: trained(cells, quality, config, family, seeds, settings) for name, config in methods.items()}
         data = cells.get(described(quality, settings.quick), partial(facts, quality, settings.quick))
         results[quality] = {"data": data, "methods": row, "times": timed(cells, quality, methods, settings)}
     tables = tabulate(results)
@@ -103,7 +104,8 @@ def data_of(quality: str, quick: bool) -> Dataset:
 
 def described(quality: str, quick: bool) -> dict[str, Any]:
     """What all cells of a quality depend on."""
-    return {"quality": quality, "data": Path(source(quality)).stem, "bins": BINS, "quick": quick}
+    data = Path(source(quality)).stem
+    return {"layout": LAYOUT, "quality": quality, "data": data, "bins": BINS, "quick": quick}
 
 
 def facts(quality: str, quick: bool) -> dict[str, Any]:
@@ -121,44 +123,29 @@ def facts(quality: str, quick: bool) -> dict[str, Any]:
     }
 
 
-def trained(cells: Cells, quality: str, config: Config, seeds: tuple[int, ...], settings: Settings) -> dict[str, Any]:
-    """The cell of a method: all seeds trained in one program, each asked for every preference."""
+def trained(
+    cells: Cells, quality: str, config: Config, family: Family, seeds: tuple[int, ...], settings: Settings
+) -> dict[str, Any]:
+    """The cell of a method: all seeds trained in one program, each asked for every preference; of QDFM also which seeds
+    guidance has changed at all."""
     count = QUICK_PREFERENCES if settings.quick else PREFERENCES
 
     def compute() -> dict[str, Any]:
-        agents, seconds, guided = fitted(config, quality, settings.quick, seeds, settings.progress)
+        data, guided = data_of(quality, settings.quick), None
+        if isinstance(config, QDFM):
+            agents, seconds = family(data, config, seeds, settings.progress)
+            unguided, _ = family(data, replace(config, improve_steps=0), seeds, settings.progress)
+            guided = [differ(*pair) for pair in zip(agents, unguided, strict=True)]
+        else:
+            agents, seconds = fit(data, config, seeds, settings.progress)
         rows = [judge(agent, count, seed, settings.progress) for agent, seed in zip(agents, seeds, strict=True)]
         for row in rows[1:]:  # the returns of one seed are enough to draw
             del row["returns"]
-        steps = config.total_steps(config.adapt(data_of(quality, settings.quick)).spec)
+        steps = config.total_steps(agents[0].spec)
         return {"seeds": rows, "train_seconds": round(seconds, 1), "steps": steps, "guided": guided}
 
     key = described(quality, settings.quick) | {"config": config.described(), "seeds": seeds, "preferences": count}
     return cells.get(key, compute)
-
-
-def fitted(
-    config: Config, quality: str, quick: bool, seeds: tuple[int, ...], progress: bool
-) -> tuple[list[Agent], float, list[bool] | None]:
-    """The agents of all seeds, the seconds that training took, and of QDFM which seeds guidance has changed at all."""
-    began = time.perf_counter()
-    if not isinstance(config, QDFM):
-        return train(config, data_of(quality, quick), seeds, progress=progress), time.perf_counter() - began, None
-    finish, shared = warmed_up(quality, quick, seeds, progress)
-    began = time.perf_counter()
-    agents = finish(config)
-    seconds = shared + time.perf_counter() - began
-    unguided = finish(replace(config, improve_steps=0))
-    return agents, seconds, [differ(*pair) for pair in zip(agents, unguided, strict=True)]
-
-
-@lru_cache(maxsize=1)
-def warmed_up(
-    quality: str, quick: bool, seeds: tuple[int, ...], progress: bool
-) -> tuple[Callable[[Config], list[Agent]], float]:
-    """QDFM's warm-up and critic, which it has in common with the unguided flow, and the seconds that they took."""
-    data, began = data_of(quality, quick), time.perf_counter()
-    return branching(configured("QDFM", quick), data, 2, seeds, progress), time.perf_counter() - began
 
 
 def differ(one: Agent, other: Agent) -> bool:

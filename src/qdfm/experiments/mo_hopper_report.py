@@ -24,10 +24,12 @@ PRINTED: dict[str, dict[str, tuple[float, float | None, str]]] = {
     }
 }
 
+# Where the data come from, by the name of their file and how many transitions it has.
 DATA = {
-    "expert_uniform": "D4MORL-equivalent expert data: 1,000 trajectories where D4MORL has 50,000, played anew by "
-    "PGMORL's 96 policies in a port of D4MORL's environment",
-    "amateur_uniform": "D4MORL-equivalent amateur data: 500 trajectories of the same policies, disturbed as in D4MORL",
+    ("expert_uniform", 499_906): "D4MORL-equivalent expert data: trajectories played anew by PGMORL's 96 policies in a "
+    "port of D4MORL's environment, 1,000 where D4MORL has 50,000",
+    ("amateur_uniform", 197_151): "D4MORL-equivalent amateur data: 500 trajectories of the same policies, disturbed as "
+    "in D4MORL",
 }
 PRINTED_BY = "Figures of others are of D4MORL's own expert data: the paper's, and those reported elsewhere."
 
@@ -39,32 +41,35 @@ NOTES = (
     "under the preferences that the data have. Sparsity: mean squared distance of neighbours on the front reached, in "
     "thousands; points: how many it has. Shown are mean ± sample standard deviation over seeds and the 95 % bootstrap "
     "interval of the mean.\n\n"
-    "The data's preferences are directions of returns; three in four of those asked for lie beyond them. QDFM, BC and "
-    "CQL take these for the nearest in the data, and so play the ends of their front again and again, of which the "
-    "best episodes count; MODULI slides to them, as published for data with gaps.\n\n"
+    "The data's preferences are directions of returns. QDFM, BC and CQL take a preference beyond them for the nearest "
+    "in the data, and so may play the ends of their front again and again, of which the best episodes count; MODULI "
+    "slides to it, as published for data with gaps.\n\n"
     "Sizes. QDFM: two layers of 512, batches of 256, 40,000 steps of warm-up, 8,000 of the critic and 8,000 of "
     "guidance, which is left out where it promises less than 2 % of the mean value (guided: in how many seeds it was "
-    "not; the unguided flow is the warm-up alone). BC: two layers of 1,024, batches of 1,024, 40,000 steps. Both see "
-    "observations disturbed by .02 of their deviation in training, and their step sizes fall. CQL: two layers of 256, "
-    "batches of 1,024, 60,000 steps. These three read a preference on a fine grid of 501 points, MODULI as two "
-    "numbers, as its authors do. MODULI plans 8 states by transformers of width 128 and 3 blocks (its authors: 32, 384 "
-    "and 4), in batches of 128 (64), for 40,000, 40,000 and 5,000 steps of planner, inverse dynamics and slider "
-    "(200,000, 500,000 and 200,000), at a step size of 5e-4 (2e-4); docs/deviations.md has the rest. The size of "
-    "QDFM's flow and its warm-up were chosen by seed 0 of the expert data.\n\n"
-    "Seconds of training are of all seeds together: QDFM's on a CPU, the others' on an H200 that several runs shared, "
-    "so that they do not compare. Times of an action are medians of calls in bursts of ten, NumPy in to NumPy out, all "
-    "methods in turn on one machine, by networks that need no training for it: in the mean over 21 preferences from "
-    "(0, 1) to (1, 0), then of those that the data have and of those beyond, to which MODULI slides."
+    "not; the unguided flow is the warm-up alone, though its steps and seconds count the critic's too). BC: two "
+    "layers of 1,024, batches of 1,024, 40,000 steps. Both see observations disturbed by .02 of their deviation in "
+    "training, and their step sizes fall. CQL: two layers of 256, batches of 1,024, 60,000 steps. These three read a "
+    "preference on a fine grid of 501 points, MODULI as two numbers, as its authors do. MODULI plans 8 states by "
+    "transformers of width 128 and 3 blocks (its authors: 32, 384 and 4), in batches of 128 (64), for 40,000, 40,000 "
+    "and 5,000 steps of planner, inverse dynamics and slider (200,000, 500,000 and 200,000), at a step size of 5e-4 "
+    "(2e-4); docs/deviations.md has the rest. The size of QDFM's flow and its warm-up were chosen by seed 0 of the "
+    "expert data.\n\n"
+    "Seconds of training are of all seeds together, on the devices named above, so that they compare only where there "
+    "is one. Times of an action are medians of calls in bursts of ten, NumPy in to NumPy out, all methods in turn on "
+    "one machine, by networks that need no training for it: in the mean over 21 preferences from (0, 1) to (1, 0), "
+    "then of those that the data have and of those beyond, to which MODULI slides."
 )
 FINDINGS = ""
 
 
 def provided(results: Results) -> str:
     """What the data are, of each quality in the results."""
-    named = {
-        row["data"]["source"]: f"Trajectories of our own actor ({row['data']['source']})" for row in results.values()
-    }
-    return " ".join(f"{DATA.get(source, other)}." for source, other in named.items()) + f" {PRINTED_BY}"
+    said = []
+    for row in results.values():
+        source, transitions = row["data"]["source"], row["data"]["transitions"]
+        found = "Trajectories of our own actor" if source.startswith("mo-hopper-") else "Trajectories under QDFM_DATA"
+        said.append(DATA.get((source, transitions), f"{found} ({source}, {transitions:,} transitions)"))
+    return " ".join(f"{sentence}." for sentence in said) + f" {PRINTED_BY}"
 
 
 def measured(cell: dict[str, Any], what: str) -> np.ndarray:
@@ -110,7 +115,7 @@ def _table(quality: str, row: dict[str, Any]) -> Table:
     for name, cell in row["methods"].items():
         volume, returns = measured(cell, "hypervolume"), np.array(cell["seeds"][0]["returns"])
         known = hypervolume(returns[inside(data, len(returns))], np.zeros(2))
-        guided = cell.get("guided")
+        guided = cell["guided"]
         table.add(
             name,
             shown(volume / UNIT, 2),

@@ -12,7 +12,8 @@ from qdfm.algorithms import AWAC, AWBC, BC, BCQ, BRAC, CQL, IQL, QDFM, BoltzBC, 
 from qdfm.algorithms.base import Config
 from qdfm.envs.mujoco import TASKS
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.control import FULL, QUICK, SOURCE, Coding, Family, Place, behaviour, fit, total_steps, trained
+from qdfm.experiments.control import FULL, QUICK, SOURCE, Coding, Place, behaviour, total_steps, trained
+from qdfm.experiments.fitting import Family, fit
 from qdfm.experiments.mujoco_tables import FINDINGS, NOTES, Results, headlines, tabulate
 from qdfm.experiments.report import provenance, write_report
 
@@ -95,7 +96,7 @@ def run(settings: Settings) -> None:
         for task in picked["task"] if methods else ():
             place = Place(task, CODINGS[setting], size)
             made = {}
-            family = Family(TOKENS_QDFM)
+            family = Family(TOKENS_QDFM.scaled(size.share))
             for name, config in methods.items():
                 shared = setting == "tokens" and isinstance(config, QDFM)
                 how = family if shared else fit
