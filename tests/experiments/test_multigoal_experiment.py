@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -25,6 +26,7 @@ from qdfm.envs.exact import kl_optimum
 from qdfm.envs.grid import behaviour
 from qdfm.envs.multigoal import MultiGoal
 from qdfm.errors import QDFMError
+from qdfm.experiments import report
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.multigoal import METHODS, PAPER, QUICK_METHODS, judge, optimum
 from qdfm.experiments.report import Headline, Table, made_here, provenance, write_report
@@ -244,12 +246,21 @@ def test_what_is_not_installed_has_no_version(monkeypatch):
 
 
 def test_no_git_no_commit(monkeypatch):
+    monkeypatch.setattr(report, "_checkout", lru_cache(report._checkout.__wrapped__))
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("QDFM_COMMIT", raising=False)
     assert provenance("x")["commit"] == "unknown"
     monkeypatch.setenv("QDFM_COMMIT", "abc123")
     assert provenance("x")["commit"] == "abc123"
     assert provenance("x", commit="def456")["commit"] == "def456"  # a fact overrules
+
+
+def test_a_process_has_one_commit_whatever_changes_under_it(monkeypatch):
+    monkeypatch.delenv("QDFM_COMMIT", raising=False)
+    monkeypatch.setattr(report, "_checkout", lru_cache(report._checkout.__wrapped__))
+    first = provenance("x")["commit"]
+    monkeypatch.setenv("PATH", "")  # git could not be asked again
+    assert provenance("x")["commit"] == first
 
 
 def test_a_report_on_disk(tmp_path):

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,13 @@ def made_here() -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """What QDFM_COMMIT says, for copies of the code without its history; else of the checkout this file lies in."""
-    if "QDFM_COMMIT" in os.environ:
-        return os.environ["QDFM_COMMIT"]
+    """What QDFM_COMMIT says, for copies of the code without its history; else the checkout this file lies in."""
+    return os.environ.get("QDFM_COMMIT") or _checkout()
+
+
+@lru_cache(maxsize=1)
+def _checkout() -> str:
+    """The checkout as the process found it: results that it writes there are no change of the code."""
     words = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
     try:
         done = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
