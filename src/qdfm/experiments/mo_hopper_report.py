@@ -60,13 +60,14 @@ NOTES = (
     "then of those that the data have and of those beyond, to which MODULI slides."
 )
 FINDINGS = (
-    "On expert data every seed of QDFM is above 99.5 % of the bound and above every seed of MODULI. Guidance was given in "
-    "every seed and changes little: experts leave it nothing to add, and the unguided flow and cloning, by a network of "
-    "almost three times as many weights and batches of four times the rows, are as good or a little better. On amateur "
-    "data guidance brings the flow from 98.0 to 100.1 %, though seeds differ by as much, and MODULI, whose slider goes "
-    "beyond the data's preferences, is best; of all preferences only those of the data are followed by any method. "
-    "CQL's robots fall at once. One action takes MODULI 28 times as long as QDFM in the mean over preferences: 16 times "
-    "where it need not slide, over 30 times where it does, and more than 200 times at its authors' size everywhere."
+    "On expert data every seed of QDFM is above 99.5 % of the bound and above every seed of MODULI. Guidance was "
+    "given in every seed and changes little: experts leave it nothing to add, and the unguided flow and cloning, by a "
+    "network of almost three times as many weights and batches of four times the rows, are as good or a little "
+    "better. On amateur data guidance brings the flow from 98.0 to 100.1 %, though seeds differ by as much, and "
+    "MODULI, whose slider goes beyond the data's preferences, is best; of all preferences only those of the data are "
+    "followed by any method. CQL's robots fall at once. One action takes MODULI 28 times as long as QDFM in the mean "
+    "over preferences: 16 times where it need not slide, over 30 times where it does, and more than 200 times at its "
+    "authors' size everywhere."
 )
 
 
