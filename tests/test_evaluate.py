@@ -440,7 +440,7 @@ def test_a_preference_that_is_none(env, preference, says):
 
 
 def test_preferences_that_are_not_one_per_episode():
-    with pytest.raises(QDFMError, match="There are 3 preferences for 2 episodes; give one, or one per episode"):
+    with pytest.raises(QDFMError, match="There are 3 preferences for 2 episodes; give one, or one for each"):
         evaluate(parts_agent(2), Parts(2), 2, preference=np.full((3, 2), 0.5))
 
 

@@ -72,9 +72,9 @@ def test_one_action_is_the_mean_over_preferences(monkeypatch):
     data = Dataset.from_arrays(seen, rng.integers(3, size=6), rng.random((6, 2)), seen, np.zeros(6, bool))
     config = BC(clone_steps=1, hidden=(4,))
     found = timing.act_times({"bc": config}, data, 40, 3, np.eye(2))
-    assert found == {"bc": {"one": 3.0, "batch": 3.0}}
+    assert found == {"bc": {"one": 3.0, "each": [2.0, 4.0], "batch": 3.0}}
     assert asked == [([1.0, 0.0], 1, 20), ([0.0, 1.0], 1, 20), ([0.5, 0.5], 2, 4)]
-    assert timing.act_times({"bc": config}, data, 40, 0) == {"bc": {"one": 3.0, "batch": None}}
+    assert timing.act_times({"bc": config}, data, 40, 0) == {"bc": {"one": 3.0, "each": [3.0], "batch": None}}
 
 
 def speeds(**phases: tuple[int, float]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def test_a_tiny_run(tmp_path, monkeypatch):
     assert all(phase["steps_per_second"] > 0 for phase in phases.values())
     assert found["schedule"]["1"]["steps"] == 6
     assert found["act"]["device"].keys() == found["act"]["cpu"].keys() == methods.keys()
-    assert found["act"]["device"]["BC"].keys() == {"one", "batch"}
+    assert found["act"]["device"]["BC"].keys() == {"one", "each", "batch"}
     assert found["scaling"]["QDFM"].keys() == {"4"}
     lines = (tmp_path / "cells.jsonl").read_text()
     report(Settings(tmp_path, resume=True, only=("steps", "BC"), progress=False), scale)
