@@ -265,6 +265,13 @@ def test_tensorboard_files(tmp_path):
     assert any(p.name.startswith("events.out.tfevents") for p in (tmp_path / "run").iterdir())
 
 
+def test_without_the_extra_no_folder_is_begun(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(qdfm.QDFMError, match="TensorBoard files need an extra"):
+        train(CONFIG, small_data(), out=tmp_path / "run", options=dataclasses.replace(OFTEN, tensorboard=True))
+    assert not (tmp_path / "run").exists()
+
+
 def test_data_that_cannot_fit_is_refused(monkeypatch):
     monkeypatch.setattr(os, "sysconf", lambda name: 1)
     with pytest.raises(qdfm.QDFMError, match="are free on"):

@@ -308,11 +308,11 @@ class _Loop:
 class RunFolder:
     """One run on disk: config.json, metrics.jsonl, state.safetensors, agent-SEED.safetensors."""
 
-    def __init__(self, path: Path, tensorboard: bool):
+    def __init__(self, path: Path, writer: Callable[[str], Any] | None):
         self.path = path
         self.metrics = path / "metrics.jsonl"
         self.state = path / "state.safetensors"
-        self.board = _tensorboard(path) if tensorboard else None
+        self.board = None if writer is None else writer(str(path))
 
     @classmethod
     def open(
@@ -326,6 +326,7 @@ class RunFolder:
         task: str | None,
     ) -> "RunFolder":
         """A new folder, or the folder of the same run to go on with."""
+        writer = _tensorboard() if options.tensorboard else None  # before anything is written
         described = {
             "schema": SCHEMA,
             "task": task,
@@ -357,7 +358,7 @@ class RunFolder:
             except OSError as error:
                 raise QDFMError(f"Cannot create {path} ({error.strerror}); choose a writable folder.") from None
             checkpoint.write_file(file, json.dumps(described, indent=1).encode())
-        return cls(path, options.tensorboard)
+        return cls(path, writer)
 
     def log(self, rows: list[dict[str, Any]]) -> int:
         """Append metrics and return the size of the file."""
@@ -444,9 +445,10 @@ def _check_memory(dataset: Dataset) -> None:
         )
 
 
-def _tensorboard(path: Path) -> Any:
+def _tensorboard() -> Callable[[str], Any]:
+    """What writes TensorBoard's files into a folder."""
     try:
         from tensorboardX import SummaryWriter
     except ImportError:
         raise QDFMError('TensorBoard files need an extra; install it with pip install "qdfm[tensorboard]".') from None
-    return SummaryWriter(str(path))
+    return SummaryWriter
