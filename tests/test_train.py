@@ -1,7 +1,6 @@
-"""The training loop: killed and resumed runs, interrupted and diverged ones, what a run's folder holds."""
+"""The training loop: killed and resumed runs, interrupted and diverged ones."""
 
 import dataclasses
-import json
 import os
 import signal
 import subprocess
@@ -14,40 +13,21 @@ import pytest
 
 import qdfm
 from qdfm.errors import Diverged
-from qdfm.train import Options, _Loop, compiled_phase, fingerprint, train
-
-STEPS = {"warmup_steps": 60, "critic_steps": 60, "improve_steps": 60}
-CONFIG = qdfm.QDFM(batch_size=16, hidden=(16, 16), **STEPS)
-OFTEN = Options(chunk=10, checkpoint_seconds=0.0)
+from qdfm.train import Options, _Loop, compiled_phase, train
+from small_runs import CONFIG, OFTEN, rows, small_data
 
 RUN = """
 import sys
 sys.path[:0] = {path!r}
-from test_train import CONFIG, OFTEN, small_data
+from small_runs import CONFIG, OFTEN, small_data
 from qdfm.train import train
 train(CONFIG, small_data(), seeds=(0, 1), out={out!r}, resume={resume!r}, progress=False, options=OFTEN)
 """
 
 
-def small_data(seed: int = 0) -> qdfm.Dataset:
-    rng = np.random.default_rng(seed)
-    n = 100
-    obs = rng.normal(size=(n, 3))
-    return qdfm.Dataset.from_arrays(
-        obs, rng.integers(4, size=n), rng.normal(size=n), np.roll(obs, -1, 0), np.arange(n) % 10 == 9
-    )
-
-
 def run_in_process(out, resume: bool) -> subprocess.Popen:
     here = [os.path.dirname(os.path.abspath(__file__))]
     return subprocess.Popen([sys.executable, "-c", RUN.format(path=here, out=str(out), resume=resume)])
-
-
-def rows(folder) -> list[dict]:
-    read = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    for row in read:
-        del row["steps_per_second"]
-    return read
 
 
 def test_a_killed_run_resumes_and_ends_bit_identical(tmp_path):
@@ -72,53 +52,6 @@ def test_a_killed_run_resumes_and_ends_bit_identical(tmp_path):
         name = f"agent-{seed}.safetensors"
         assert (whole / name).read_bytes() == (killed / name).read_bytes()
     assert rows(killed) == expected
-
-
-def test_metrics_after_the_last_checkpoint_are_dropped(tmp_path):
-    train(CONFIG, small_data(), out=tmp_path / "run", progress=False, options=OFTEN)
-    expected = rows(tmp_path / "run")
-    with open(tmp_path / "run/metrics.jsonl", "a") as file:
-        file.write('{"phase": "improve", "step": 70, "half a li')
-    train(CONFIG, small_data(), out=tmp_path / "run", resume=True, progress=False, options=OFTEN)
-    assert rows(tmp_path / "run") == expected
-
-
-def test_the_folder_of_a_run(tmp_path):
-    agents = train(CONFIG, small_data(), seeds=(0, 5), out=tmp_path / "run", progress=False, options=OFTEN)
-    names = sorted(p.name for p in (tmp_path / "run").iterdir())
-    assert names == [
-        "agent-0.safetensors", "agent-5.safetensors", "config.json", "metrics.jsonl", "state.safetensors",
-    ]  # fmt: skip
-    described = json.loads((tmp_path / "run/config.json").read_text())
-    assert described["schema"] == 1
-    assert described["config"]["endpoints"] == "enumerated"  # choices that were open are written as they were made
-    assert described["data"] == fingerprint(small_data()) != fingerprint(small_data(1))
-    read = rows(tmp_path / "run")
-    assert [r["phase"] for r in read[::12]] == ["warmup", "critic", "improve"]
-    assert {r["seed"] for r in read} == {0, 5}
-    assert {"loss", "effective_share", "beta"} <= read[-1].keys()
-    obs = np.asarray(small_data().observation)
-    for seed, agent in zip((0, 5), agents, strict=True):
-        loaded = qdfm.load(tmp_path / f"run/agent-{seed}.safetensors")
-        np.testing.assert_array_equal(agent.action_probabilities(obs), loaded.action_probabilities(obs))
-
-
-def test_a_folder_is_neither_overwritten_nor_resumed_with_other_settings(tmp_path):
-    out = tmp_path / "run"
-    train(CONFIG, small_data(), out=out, progress=False, options=OFTEN)
-    with pytest.raises(qdfm.QDFMError, match="already holds a run"):
-        train(CONFIG, small_data(), out=out, progress=False, options=OFTEN)
-    other = dataclasses.replace(CONFIG, beta=3.0)
-    with pytest.raises(qdfm.QDFMError, match=r"config.beta=10.0 but is resumed with config.beta=3.0"):
-        train(other, small_data(), out=out, resume=True, progress=False, options=OFTEN)
-    with pytest.raises(qdfm.QDFMError, match="data="):
-        train(CONFIG, small_data(1), out=out, resume=True, progress=False, options=OFTEN)
-    with pytest.raises(qdfm.QDFMError, match="seeds="):
-        train(CONFIG, small_data(), seeds=(1,), out=out, resume=True, progress=False, options=OFTEN)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other/file").touch()
-    with pytest.raises(qdfm.QDFMError, match="no run to resume"):
-        train(CONFIG, small_data(), out=tmp_path / "other", resume=True, progress=False, options=OFTEN)
 
 
 def test_a_diverged_run_says_where_and_keeps_the_last_good_state(tmp_path):
@@ -257,21 +190,6 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(capsys):
     assert all("steps/s" in line and "loss" in line for line in lines)
 
 
-def test_tensorboard_files(tmp_path):
-    pytest.importorskip("tensorboardX")
-    train(
-        CONFIG, small_data(), out=tmp_path / "run", progress=False, options=dataclasses.replace(OFTEN, tensorboard=True)
-    )
-    assert any(p.name.startswith("events.out.tfevents") for p in (tmp_path / "run").iterdir())
-
-
-def test_without_the_extra_no_folder_is_begun(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with pytest.raises(qdfm.QDFMError, match="TensorBoard files need an extra"):
-        train(CONFIG, small_data(), out=tmp_path / "run", options=dataclasses.replace(OFTEN, tensorboard=True))
-    assert not (tmp_path / "run").exists()
-
-
 def test_data_that_cannot_fit_is_refused(monkeypatch):
     monkeypatch.setattr(os, "sysconf", lambda name: 1)
     with pytest.raises(qdfm.QDFMError, match="are free on"):
@@ -303,21 +221,3 @@ def test_seeds_may_come_in_an_array():
 def test_what_is_no_data_is_refused():
     with pytest.raises(qdfm.QDFMError, match="The data is a str; give a Dataset"):
         train(CONFIG, "multigoal-4", progress=False)  # type: ignore[arg-type]
-
-
-def test_metrics_that_were_lost_are_not_made_up(tmp_path):
-    """After a crash the log may be shorter than the checkpoint says; it is not filled up."""
-    train(CONFIG, small_data(), out=tmp_path / "run", progress=False, options=OFTEN)
-    log = tmp_path / "run/metrics.jsonl"
-    first = log.read_text().splitlines()[0] + "\n"
-    log.write_text(first)
-    train(CONFIG, small_data(), out=tmp_path / "run", resume=True, progress=False, options=OFTEN)
-    assert log.read_text() == first
-
-
-@pytest.mark.parametrize("content", ["[1]", "{", "null"])
-def test_a_damaged_description_of_a_run_is_said(tmp_path, content):
-    train(CONFIG, small_data(), out=tmp_path / "run", progress=False, options=OFTEN)
-    (tmp_path / "run/config.json").write_text(content)
-    with pytest.raises(qdfm.QDFMError, match=r"config\.json is damaged"):
-        train(CONFIG, small_data(), out=tmp_path / "run", resume=True, progress=False, options=OFTEN)

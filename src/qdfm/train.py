@@ -4,13 +4,11 @@ The key of step k of phase p under a seed is fold_in(fold_in(key(seed), p + 1), 
 run that was killed and resumed draws the same numbers in the same compiled program as one that never stopped.
 """
 
-import json
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +16,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from qdfm import checkpoint
 from qdfm.agent import Agent
 from qdfm.algorithms.base import Config, Metrics, Phase
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.errors import Diverged, QDFMError
 from qdfm.progress import Progress, open_progress
+from qdfm.runfolder import Position, RunFolder, description
 from qdfm.seeds import check_seeds
 
-SCHEMA = 1
 DRAWN, DRAWN_BYTES = 100, 2**27  # steps whose batches are drawn at once, and bytes of these for each seed, at most
 
 
@@ -57,17 +54,14 @@ def train(
 
     `task` is written down with the run, so that `qdfm evaluate` knows where to play.
     """
-    seeds = check_seeds(seeds)
-    keys = seed_keys(seeds)
     if options.chunk < 1:
         raise QDFMError(f"chunk is {options.chunk}; give at least 1.")
-    if not isinstance(dataset, Dataset):
-        raise QDFMError(f"The data is a {type(dataset).__name__}; give a Dataset, as qdfm.load_dataset gives one.")
-    dataset = config.adapt(dataset)
-    config = config.resolve(dataset.spec)
+    config, dataset, seeds, keys = _begun(config, dataset, seeds)
     algorithm = config.build(dataset.spec)
-    _check_memory(dataset)
-    folder = None if out is None else RunFolder.open(Path(out), config, dataset, seeds, options, resume, task)
+    folder = None
+    if out is not None:
+        described = description(config, dataset, seeds, options.chunk, task)
+        folder = RunFolder.open(Path(out), described, resume, options.tensorboard)
     data = jax.device_put(dataset.normalised())
     state = _initial(config, dataset.spec)(keys)
     at = Position()
@@ -100,10 +94,7 @@ def branching(
     The result finishes the training of any config that differs from this one only in later phases, and gives what
     `train` would have given.
     """
-    seeds = check_seeds(seeds)
-    keys = seed_keys(seeds)
-    dataset = config.adapt(dataset)
-    _check_memory(dataset)
+    config, dataset, seeds, keys = _begun(config, dataset, seeds)
     data = jax.device_put(dataset.normalised())
 
     def run(config: Config, state: Any, first: int, last: int | None) -> Any:
@@ -115,12 +106,26 @@ def branching(
                 state = loop.phase(index, state, 0)
         return state
 
-    trunk = run(config, _initial(config.resolve(dataset.spec), dataset.spec)(keys), 0, shared)
+    trunk = run(config, _initial(config, dataset.spec)(keys), 0, shared)
 
     def finish(config: Config) -> list[Agent]:
         return _agents(config.resolve(dataset.spec), dataset.spec, run(config, trunk, shared, None), seeds)
 
     return finish
+
+
+def _begun(
+    config: Config, dataset: Dataset, seeds: Sequence[int]
+) -> tuple[Config, Dataset, tuple[int, ...], jax.Array]:
+    """What training begins with, checked: the config with every choice made, the data as it needs them, the seeds and
+    their keys."""
+    seeds = check_seeds(seeds)
+    if not isinstance(dataset, Dataset):
+        raise QDFMError(f"The data is a {type(dataset).__name__}; give a Dataset, as qdfm.load_dataset gives one.")
+    dataset = config.adapt(dataset)
+    config = config.resolve(dataset.spec)
+    _check_memory(dataset)
+    return config, dataset, seeds, seed_keys(seeds)
 
 
 def seed_keys(seeds: Sequence[int]) -> jax.Array:
@@ -131,15 +136,6 @@ def seed_keys(seeds: Sequence[int]) -> jax.Array:
 def _agents(config: Config, spec: Spec, state: Any, seeds: Sequence[int]) -> list[Agent]:
     policies = jax.device_get(config.build(spec).policy(state))
     return [Agent(config, spec, jax.tree.map(lambda x, i=i: x[i], policies), seed) for i, seed in enumerate(seeds)]
-
-
-@dataclass(frozen=True)
-class Position:
-    """Where a run stands: so many steps of a phase are done."""
-
-    phase: int = 0
-    step: int = 0
-    metrics_bytes: int = 0
 
 
 @lru_cache(maxsize=256)
@@ -232,7 +228,7 @@ class _Loop:
 
     def __init__(
         self, config: Config, spec: Spec, data: Dataset, keys: jax.Array, seeds: tuple[int, ...],
-        folder: "RunFolder | None", options: Options, bar: Progress,
+        folder: RunFolder | None, options: Options, bar: Progress,
     ):  # fmt: skip
         self.config, self.spec, self.data, self.keys, self.seeds = config, spec, data, keys, seeds
         self.folder, self.options, self.bar = folder, options, bar
@@ -305,131 +301,6 @@ class _Loop:
         )
 
 
-class RunFolder:
-    """One run on disk: config.json, metrics.jsonl, state.safetensors, agent-SEED.safetensors."""
-
-    def __init__(self, path: Path, writer: Callable[[str], Any] | None):
-        self.path = path
-        self.metrics = path / "metrics.jsonl"
-        self.state = path / "state.safetensors"
-        self.board = None if writer is None else writer(str(path))
-
-    @classmethod
-    def open(
-        cls,
-        path: Path,
-        config: Config,
-        dataset: Dataset,
-        seeds: tuple[int, ...],
-        options: Options,
-        resume: bool,
-        task: str | None,
-    ) -> "RunFolder":
-        """A new folder, or the folder of the same run to go on with."""
-        writer = _tensorboard() if options.tensorboard else None  # before anything is written
-        described = {
-            "schema": SCHEMA,
-            "task": task,
-            "algorithm": config.name,
-            "seeds": list(seeds),
-            "chunk": options.chunk,
-            "config": json.loads(json.dumps(asdict(config))),
-            "spec": json.loads(json.dumps(dataset.spec.to_json())),
-            "data": fingerprint(dataset),
-        }
-        file = path / "config.json"
-        if file.exists():
-            if not resume:
-                raise QDFMError(f"{path} already holds a run; go on with --resume or choose another folder with --out.")
-            try:
-                before = json.loads(file.read_text())
-            except ValueError:
-                before = None
-            if not isinstance(before, dict):
-                raise QDFMError(f"{file} is damaged; choose another folder with --out.")
-            _check_same(path, before, described)
-        elif resume and path.exists() and any(path.iterdir()):
-            raise QDFMError(f"{path} holds no run to resume; choose another folder with --out.")
-        elif any((path / name).exists() for name in ("state.safetensors", "metrics.jsonl")):
-            raise QDFMError(f"{path} holds parts of another run; choose another folder with --out.")
-        else:
-            try:
-                path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise QDFMError(f"Cannot create {path} ({error.strerror}); choose a writable folder.") from None
-            checkpoint.write_file(file, json.dumps(described, indent=1).encode())
-        return cls(path, writer)
-
-    def log(self, rows: list[dict[str, Any]]) -> int:
-        """Append metrics and return the size of the file."""
-        with open(self.metrics, "a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-            file.flush()
-            size = file.tell()
-        if self.board is not None:
-            for row in rows:
-                for name, value in row.items():
-                    if name not in ("phase", "step", "seed"):
-                        self.board.add_scalar(f"{row['phase']}/{name}/seed{row['seed']}", value, row["step"])
-        return size
-
-    def save(self, state: Any, at: Position) -> None:
-        """Write the checkpoint, after the metrics that it counts."""
-        if self.metrics.exists():
-            with open(self.metrics, "rb") as file:
-                os.fsync(file.fileno())
-        checkpoint.write_tree(self.state, "state", state, asdict(at))
-
-    def restore(self, state: Any) -> tuple[Any, Position]:
-        """The checkpoint where there is one, and drop metrics written after it."""
-        at = Position()
-        if self.state.exists():
-            at = Position(**checkpoint.read_header(self.state, "state"))
-            state = jax.device_put(checkpoint.read_tree(self.state, "state", state))
-        if self.metrics.exists():
-            os.truncate(self.metrics, min(at.metrics_bytes, self.metrics.stat().st_size))
-        return state, at
-
-
-def trained_task(folder: Path) -> str | None:
-    """The task that a run's folder was trained on, where it says so."""
-    try:
-        task = json.loads((folder / "config.json").read_text()).get("task")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return task if isinstance(task, str) else None
-
-
-def fingerprint(dataset: Dataset) -> str:
-    """A hash of the arrays, to tell whether a run resumes on the same data."""
-    digest = sha256()
-    for field in fields(dataset):
-        value = getattr(dataset, field.name)
-        if field.name != "spec" and value is not None:
-            digest.update(field.name.encode())
-            digest.update(np.ascontiguousarray(value).data)
-    return digest.hexdigest()[:16]
-
-
-def _check_same(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    if before.get("schema", 0) > SCHEMA:
-        raise QDFMError(f"{path} was written by a newer qdfm; upgrade qdfm to resume it.")
-    old, new = _flat(before), _flat(now)
-    for name in sorted((old.keys() | new.keys()) - {"task"}):  # a note, which changes nothing
-        if old.get(name) != new.get(name):
-            raise QDFMError(
-                f"{path} was run with {name}={old.get(name)} but is resumed with {name}={new.get(name)}; "
-                "use the same settings or choose another folder with --out."
-            )
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name, value in tree.items():
-        out |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return out
-
-
 def _check_memory(dataset: Dataset) -> None:
     """A dataset that cannot fit on the device is refused before it is placed there."""
     stats = jax.devices()[0].memory_stats() or {}
@@ -443,12 +314,3 @@ def _check_memory(dataset: Dataset) -> None:
             f"The data takes {needed / 2**30:.1f} GiB but {free / 2**30:.1f} GiB are free on {jax.devices()[0]}; "
             "use fewer rows or a smaller observation."
         )
-
-
-def _tensorboard() -> Callable[[str], Any]:
-    """What writes TensorBoard's files into a folder."""
-    try:
-        from tensorboardX import SummaryWriter
-    except ImportError:
-        raise QDFMError('TensorBoard files need an extra; install it with pip install "qdfm[tensorboard]".') from None
-    return SummaryWriter

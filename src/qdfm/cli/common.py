@@ -13,7 +13,7 @@ from qdfm.data.sources import load_dataset
 from qdfm.data.tables import Columns
 from qdfm.envs.smax import TASKS as BATTLES
 from qdfm.errors import QDFMError
-from qdfm.train import trained_task
+from qdfm.runfolder import trained_task
 
 FLAT = arg(name="")  # options of a nested dataclass without its name before them
 

@@ -17,7 +17,7 @@ from qdfm.algorithms import QDFM
 from qdfm.algorithms.base import Config
 from qdfm.collect.mujoco import MILLION, collect_mujoco, replayed, whole_returns
 from qdfm.data.actions import quantisation_error
-from qdfm.data.dataset import Dataset
+from qdfm.data.dataset import Dataset, fingerprint
 from qdfm.data.sources import load_dataset
 from qdfm.envs.mujoco import TASKS, normalised
 from qdfm.errors import QDFMError
@@ -26,7 +26,6 @@ from qdfm.experiments.cells import Cells
 from qdfm.experiments.fitting import Fit, fit
 from qdfm.experiments.report import PLAYED
 from qdfm.metrics import Summary, summarise
-from qdfm.train import fingerprint
 
 MEDIUM = tuple(name for name in TASKS if name.endswith("-medium"))
 FRESH = 20_000  # transitions, collected anew, on which the quantisation error is measured

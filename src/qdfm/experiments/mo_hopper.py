@@ -17,7 +17,7 @@ import numpy as np
 from qdfm.agent import Agent
 from qdfm.algorithms import BC, CQL, MODULI, QDFM
 from qdfm.algorithms.base import Config
-from qdfm.data.dataset import Dataset
+from qdfm.data.dataset import Dataset, fingerprint
 from qdfm.data.sources import load_dataset
 from qdfm.envs.mujoco import MO_HOPPER, make_plain
 from qdfm.evaluate import evaluate
@@ -29,7 +29,6 @@ from qdfm.experiments.report import provenance, write_report
 from qdfm.experiments.runtime import Scale
 from qdfm.experiments.timing import act_times, here_and_on_cpu
 from qdfm.metrics import hypervolume, non_dominated, sparsity
-from qdfm.train import fingerprint
 
 QUALITIES = ("expert", "amateur")
 LAYOUT = 2  # of what a cell holds; raised whenever that changes, since older cells have no place in the tables then

@@ -14,13 +14,14 @@ from qdfm.agent import Agent
 from qdfm.algorithms import BC, CFCQL, MACQL, OMAR, OMIGA, QDFM
 from qdfm.algorithms.base import Config
 from qdfm.collect.smax import statistics
+from qdfm.data.dataset import fingerprint
 from qdfm.data.sources import load_dataset
 from qdfm.envs.smax import MAPS, QUALITIES
 from qdfm.evaluate import evaluate
 from qdfm.experiments.cells import FULL_SEEDS, Cells, Settings
 from qdfm.experiments.report import PLAYED, provenance, write_report
 from qdfm.experiments.smax_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
-from qdfm.train import fingerprint, train
+from qdfm.train import train
 
 STEPS = 10_000  # gradient steps of every method
 EPISODES, QUICK_EPISODES, QUICK_SHARE = 400, 50, 0.01  # battles per seed and way to play; of a quick run, and its steps

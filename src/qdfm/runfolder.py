@@ -1,0 +1,146 @@
+"""A run on disk: what it was run with, its metrics and its last checkpoint; it is gone on with, never overwritten."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from qdfm import checkpoint
+from qdfm.algorithms.base import Config
+from qdfm.data.dataset import Dataset, fingerprint
+from qdfm.errors import QDFMError
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a run stands: so many steps of a phase are done."""
+
+    phase: int = 0
+    step: int = 0
+    metrics_bytes: int = 0
+
+
+class RunFolder:
+    """One run on disk: config.json, metrics.jsonl, state.safetensors, agent-SEED.safetensors."""
+
+    def __init__(self, path: Path, writer: Callable[[str], Any] | None):
+        self.path = path
+        self.metrics = path / "metrics.jsonl"
+        self.state = path / "state.safetensors"
+        self.board = None if writer is None else writer(str(path))
+
+    @classmethod
+    def open(cls, path: Path, described: dict[str, Any], resume: bool, tensorboard: bool) -> "RunFolder":
+        """A new folder, or the folder of the same run, by its `description`, to go on with."""
+        writer = _tensorboard() if tensorboard else None  # before anything is written
+        file = path / "config.json"
+        if file.exists():
+            if not resume:
+                raise QDFMError(f"{path} already holds a run; go on with --resume or choose another folder with --out.")
+            try:
+                before = json.loads(file.read_text())
+            except ValueError:
+                before = None
+            if not isinstance(before, dict):
+                raise QDFMError(f"{file} is damaged; choose another folder with --out.")
+            _check_same(path, before, described)
+        elif resume and path.exists() and any(path.iterdir()):
+            raise QDFMError(f"{path} holds no run to resume; choose another folder with --out.")
+        elif any((path / name).exists() for name in ("state.safetensors", "metrics.jsonl")):
+            raise QDFMError(f"{path} holds parts of another run; choose another folder with --out.")
+        else:
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise QDFMError(f"Cannot create {path} ({error.strerror}); choose a writable folder.") from None
+            checkpoint.write_file(file, json.dumps(described, indent=1).encode())
+        return cls(path, writer)
+
+    def log(self, rows: list[dict[str, Any]]) -> int:
+        """Append metrics and return the size of the file."""
+        with open(self.metrics, "a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+            file.flush()
+            size = file.tell()
+        if self.board is not None:
+            for row in rows:
+                for name, value in row.items():
+                    if name not in ("phase", "step", "seed"):
+                        self.board.add_scalar(f"{row['phase']}/{name}/seed{row['seed']}", value, row["step"])
+        return size
+
+    def save(self, state: Any, at: Position) -> None:
+        """Write the checkpoint, after the metrics that it counts."""
+        if self.metrics.exists():
+            with open(self.metrics, "rb") as file:
+                os.fsync(file.fileno())
+        checkpoint.write_tree(self.state, "state", state, asdict(at))
+
+    def restore(self, state: Any) -> tuple[Any, Position]:
+        """The checkpoint where there is one, and drop metrics written after it."""
+        at = Position()
+        if self.state.exists():
+            at = Position(**checkpoint.read_header(self.state, "state"))
+            state = jax.device_put(checkpoint.read_tree(self.state, "state", state))
+        if self.metrics.exists():
+            os.truncate(self.metrics, min(at.metrics_bytes, self.metrics.stat().st_size))
+        return state, at
+
+
+def description(
+    config: Config, dataset: Dataset, seeds: tuple[int, ...], chunk: int, task: str | None
+) -> dict[str, Any]:
+    """What config.json says of a run."""
+    return {
+        "schema": SCHEMA,
+        "task": task,
+        "algorithm": config.name,
+        "seeds": list(seeds),
+        "chunk": chunk,
+        "config": json.loads(json.dumps(asdict(config))),
+        "spec": json.loads(json.dumps(dataset.spec.to_json())),
+        "data": fingerprint(dataset),
+    }
+
+
+def trained_task(folder: Path) -> str | None:
+    """The task that a run's folder was trained on, where it says so."""
+    try:
+        task = json.loads((folder / "config.json").read_text()).get("task")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return task if isinstance(task, str) else None
+
+
+def _check_same(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    if before.get("schema", 0) > SCHEMA:
+        raise QDFMError(f"{path} was written by a newer qdfm; upgrade qdfm to resume it.")
+    old, new = _flat(before), _flat(now)
+    for name in sorted((old.keys() | new.keys()) - {"task"}):  # a note, which changes nothing
+        if old.get(name) != new.get(name):
+            raise QDFMError(
+                f"{path} was run with {name}={old.get(name)} but is resumed with {name}={new.get(name)}; "
+                "use the same settings or choose another folder with --out."
+            )
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in tree.items():
+        out |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return out
+
+
+def _tensorboard() -> Callable[[str], Any]:
+    """What writes TensorBoard's files into a folder."""
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError:
+        raise QDFMError('TensorBoard files need an extra; install it with pip install "qdfm[tensorboard]".') from None
+    return SummaryWriter
