@@ -4,12 +4,13 @@ import dataclasses
 import json
 import sys
 
+import jax
 import numpy as np
 import pytest
 
 import qdfm
 from qdfm.data.dataset import fingerprint
-from qdfm.train import train
+from qdfm.train import _Loop, train
 from small_runs import CONFIG, OFTEN, rows, small_data
 
 
@@ -45,7 +46,7 @@ def test_the_folder_of_a_run(tmp_path):
 def test_a_folder_is_neither_overwritten_nor_resumed_with_other_settings(tmp_path):
     out = tmp_path / "run"
     train(CONFIG, small_data(), out=out, progress=False, options=OFTEN)
-    with pytest.raises(qdfm.QDFMError, match="already holds a run"):
+    with pytest.raises(qdfm.QDFMError, match=r"already holds a run; go on with --resume \(in Python: resume=True\)"):
         train(CONFIG, small_data(), out=out, progress=False, options=OFTEN)
     other = dataclasses.replace(CONFIG, beta=3.0)
     with pytest.raises(qdfm.QDFMError, match=r"config.beta=10.0 but is resumed with config.beta=3.0"):
@@ -58,6 +59,17 @@ def test_a_folder_is_neither_overwritten_nor_resumed_with_other_settings(tmp_pat
     (tmp_path / "other/file").touch()
     with pytest.raises(qdfm.QDFMError, match="no run to resume"):
         train(CONFIG, small_data(), out=tmp_path / "other", resume=True, progress=False, options=OFTEN)
+
+
+def test_fit_goes_on_with_its_run_and_nothing_goes_on_without_a_folder(tmp_path, monkeypatch):
+    first = CONFIG.fit(small_data(), seed=3, out=tmp_path / "run", progress=False)
+    monkeypatch.setattr(_Loop, "_record", None)  # all steps are done, so that none is recorded
+    again = CONFIG.fit(small_data(), seed=3, out=tmp_path / "run", progress=False, resume=True)
+    for one, other in zip(jax.tree.leaves(first.policy), jax.tree.leaves(again.policy), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for resumed in (CONFIG.fit, lambda *args, **kwargs: train(CONFIG, *args, **kwargs)):
+        with pytest.raises(qdfm.QDFMError, match="give the folder as out"):
+            resumed(small_data(), resume=True)
 
 
 def test_tensorboard_files(tmp_path):

@@ -42,7 +42,10 @@ class RunFolder:
         file = path / "config.json"
         if file.exists():
             if not resume:
-                raise QDFMError(f"{path} already holds a run; go on with --resume or choose another folder with --out.")
+                raise QDFMError(
+                    f"{path} already holds a run; go on with --resume (in Python: resume=True), or choose another "
+                    "folder with --out."
+                )
             try:
                 before = json.loads(file.read_text())
             except ValueError:

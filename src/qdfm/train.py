@@ -52,10 +52,13 @@ def train(
 ) -> list[Agent]:
     """Train one agent per seed, all in one compiled program; with `out`, keep the run's folder there.
 
+    `resume` goes on with the run in the folder, from its last checkpoint, or begins it where there is none.
     `task` is written down with the run, so that `qdfm evaluate` knows where to play.
     """
     if options.chunk < 1:
         raise QDFMError(f"chunk is {options.chunk}; give at least 1.")
+    if resume and out is None:
+        raise QDFMError("resume=True goes on with the run in a folder; give the folder as out.")
     config, dataset, seeds, keys = _begun(config, dataset, seeds)
     algorithm = config.build(dataset.spec)
     folder = None

@@ -186,11 +186,15 @@ class Config:
         """All settings as plain values, the algorithm's name among them."""
         return {"algorithm": self.name, **dataclasses.asdict(self)}
 
-    def fit(self, dataset: Dataset, seed: int = 0, out: str | Path | None = None, progress: bool = True) -> Agent:
-        """Train on a dataset and return the agent; with `out`, the run's folder is kept there."""
+    def fit(
+        self, dataset: Dataset, seed: int = 0, out: str | Path | None = None, progress: bool = True,
+        resume: bool = False,
+    ) -> Agent:  # fmt: skip
+        """Train on a dataset and return the agent; with `out`, the run's folder is kept there, and `resume` goes on
+        with the run in it."""
         from qdfm.train import train
 
-        return train(self, dataset, seeds=(seed,), out=out, progress=progress)[0]
+        return train(self, dataset, seeds=(seed,), out=out, resume=resume, progress=progress)[0]
 
 
 def check_choice(config: Config, field: str, known: tuple[str, ...]) -> None:
