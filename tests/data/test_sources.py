@@ -122,6 +122,26 @@ def test_data_folder(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(load_dataset("deep/log.npz")) == 4
 
 
+@pytest.mark.parametrize("source", ["multigoal-2", "matrix", "CartPole-v1"])
+def test_what_is_not_standardised_cannot_be_left_raw(source: str) -> None:
+    with pytest.raises(QDFMError, match=f"normalise does not concern {source}; leave it out"):
+        load_dataset(source, normalise=False)
+
+
+def test_saved_data_keeps_its_normalisation(data: Dataset, tmp_path: Path) -> None:
+    data.save(tmp_path / "saved.npz")
+    with pytest.raises(QDFMError, match=r"by Dataset\.save with its normalisation; leave out normalise"):
+        load_dataset(tmp_path / "saved.npz", normalise=False)
+
+
+def test_the_built_in_data_that_can_be_left_raw(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("hopper-medium", "mo-hopper-expert", "smax-3m-poor"):
+        made = Generator(lambda **options: options, "", GENERATORS[name].options)  # type: ignore[arg-type,return-value]
+        monkeypatch.setitem(GENERATORS, name, made)
+        assert load_dataset(name, normalise=False) == {"normalise": False}
+        assert load_dataset(name) == {}
+
+
 def test_a_file_of_an_unknown_kind(tmp_path: Path) -> None:
     (tmp_path / "log.tsv").write_text("a\tb\n")
     with pytest.raises(QDFMError, match=r"no known kind; write it as one of \.npz, \.parquet, \.csv"):

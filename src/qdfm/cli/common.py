@@ -66,12 +66,12 @@ class DataArguments:
     num_actions: tuple[int, ...] | None = None
     """Number of actions where the data does not show all of them, one number per part."""
     bins: int | None = None
-    """Continuous actions of a file, a Minari set or a MuJoCo task: so many values per dimension (default of the MuJoCo
-    tasks: 41)."""
+    """Continuous actions of a file, a Minari set, or a MuJoCo or MO-Hopper task: so many values per dimension (default
+    of these tasks: 41)."""
     codebook: int | None = None
     """Continuous actions: the nearest of so many whole actions, instead of bins."""
     transitions: int | None = None
-    """Only so many transitions of a Minari set, a MuJoCo or SMAX task, or a Gymnasium id."""
+    """Only so many transitions of a Minari set, a MuJoCo, MO-Hopper or SMAX task, matrix, or a Gymnasium id."""
 
     def load(self, source: str, normalise: bool = True) -> Dataset:
         """The data."""

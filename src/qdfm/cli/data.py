@@ -49,7 +49,7 @@ class MakeArguments:
     """How many transitions to collect (default: 10000 in a Gymnasium id, 20000 of matrix, 1000000 of a MuJoCo task,
     1000 trajectories of MO-Hopper, 1000 battles of an SMAX task, 2000 of a replay)."""
     seed: int | None = None
-    """The seed to collect with in a Gymnasium id, the matrix game, a MuJoCo or an SMAX task (default: 0)."""
+    """The seed to collect with in a Gymnasium id, the matrix game, a MuJoCo, MO-Hopper or SMAX task (default: 0)."""
     out: Path | None = None
     """The .npz file (default: NAME.npz)."""
     replace: bool = False

@@ -45,7 +45,7 @@ class TrainArguments:
     """Episodes to play at the end, where the task has an environment; 0: none."""
     data: Annotated[DataArguments, FLAT] = dataclasses.field(default_factory=DataArguments)
     normalise: bool = True
-    """Standardise the observations of a file, a Minari set or a MuJoCo task."""
+    """Standardise the observations of a log file, a Minari set, or a MuJoCo, MO-Hopper or SMAX task."""
     run: Annotated[Options, FLAT] = dataclasses.field(default_factory=Options)
 
 

@@ -167,9 +167,11 @@ def load_dataset(
 
     A relative path that does not exist here is looked for under the folder that the environment variable
     QDFM_DATA names. `columns` names the columns of a table; `num_actions` and `normalise` are those of
-    `Dataset.from_arrays`; the first is for files, the second for these, Minari sets, MuJoCo and SMAX tasks. Continuous
-    actions of these become so many `bins` per dimension, or the nearest of so many actions of a `codebook`. A Gymnasium
-    or MO-Gymnasium id with discrete actions gives the random behaviour of `collect_gymnasium(id)`.
+    `Dataset.from_arrays`: the first is for tables and arrays, the second for all files but those of `Dataset.save`, for
+    Minari sets, and for MuJoCo, MO-Hopper and SMAX tasks. Continuous actions of files, Minari sets and MuJoCo or
+    MO-Hopper tasks become so many `bins` per dimension, or the nearest of so many actions of a `codebook`. A Gymnasium
+    or MO-Gymnasium id with discrete actions gives the random behaviour of `collect_gymnasium(id)`. What does not
+    concern a source is refused.
 
     `transitions` are the first of a Minari set, or those that are collected in a Gymnasium id, a MuJoCo, MO-Hopper or
     SMAX task or the matrix game, with `seed`. A MuJoCo task is read from its Minari set (`qdfm data make` writes it);
@@ -185,17 +187,17 @@ def load_dataset(
     name, path = str(name_or_path), Path(name_or_path).expanduser()
     options = {
         "columns": columns, "num_actions": num_actions, "bins": bins, "codebook": codebook, "transitions": transitions,
-        "seed": None if seed is None else check_seed(seed),
+        "seed": None if seed is None else check_seed(seed), "normalise": None if normalise else False,
     }  # fmt: skip
     given = {option: value for option, value in options.items() if value is not None}
     if is_file(name_or_path):
         if path.suffix.lower() in (".h5", ".hdf5"):
-            _only(given, name)
+            _only(given, name, "normalise")
             return read_smac(_find(path), normalise)
         if path.suffix.lower() == ".pkl":
-            _only(given, name, "bins", "codebook")
+            _only(given, name, "bins", "codebook", "normalise")
             return read_d4morl(_find(path), actions, normalise)
-        _only(given, name, "columns", "num_actions", "bins", "codebook")
+        _only(given, name, "columns", "num_actions", "bins", "codebook", "normalise")
         found = _find(path)
         if path.suffix.lower() != ".npz":
             return read_table(found, columns, num_actions, normalise, actions)
@@ -205,14 +207,14 @@ def load_dataset(
     if name in GENERATORS:
         generator = GENERATORS[name]
         _only(given, name, *generator.options)
-        return generator.make(**given, **({"normalise": normalise} if "normalise" in generator.options else {}))
+        return generator.make(**given)
     if path.is_file():
         raise QDFMError(f"{path} is of no known kind; write it as one of {', '.join(SUFFIXES)}.")
     if LIKE_AN_ID.fullmatch(name):
         from qdfm.envs.gymnasium import registered
 
         if not registered(name):
-            _only(given, name, "bins", "codebook", "transitions")
+            _only(given, name, "bins", "codebook", "transitions", "normalise")
             return read_minari(name, actions, normalise, transitions)
     return collected("task or data file", name, **given)
 

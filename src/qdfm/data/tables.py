@@ -123,6 +123,8 @@ def read_npz(
             raise QDFMError(
                 f"{path} was written by Dataset.save with its actions; leave out num_actions, bins and codebook."
             )
+        if not normalise:
+            raise QDFMError(f"{path} was written by Dataset.save with its normalisation; leave out normalise.")
         return Dataset.load(path)
     if is_d4morl(arrays):
         if num_actions is not None:
