@@ -373,6 +373,32 @@ def test_npz_names(tmp_path: Path) -> None:
     refused(path, "no .npz file")
 
 
+def test_npz_of_a_team(tmp_path: Path) -> None:
+    """Two agents that see a number and one of three categories, and have two actions of which one was never taken."""
+    team = {
+        "observation": np.stack([np.c_[[0.0, 2, 4, 6], [0.0, 1, 2, 0]], np.c_[[2.0, 4, 6, 8], [1.0, 1, 0, 2]]], 1),
+        "action": np.array([[0, 1], [1, 0], [0, 0], [1, 1]]),
+        "reward": np.arange(4.0),
+        "terminated": np.ones(4),
+        "state": np.arange(4.0),
+        "next_state": np.arange(4.0),
+    }
+    team["next_observation"] = team["observation"]
+    np.savez(tmp_path / "team.npz", **team, agents=2, categories=(0, 3), num_actions=(3, 3))
+    data = read_npz(tmp_path / "team.npz")
+    assert (data.spec.agents, data.spec.choices, data.spec.categories) == (2, (3, 3), (0, 3, 0, 3))
+    spread = 6**0.5  # of 0, 2, 4, 6 and 2, 4, 6, 8 together, about their mean 4
+    assert data.spec.normalisation.observation_mean == pytest.approx((4, 0, 4, 0))
+    assert data.spec.normalisation.observation_std == pytest.approx((spread, 1, spread, 1))
+    refused(tmp_path / "team.npz", "says num_actions itself", num_actions=3)
+    np.savez(tmp_path / "odd.npz", **team, agents=2.5)
+    refused(tmp_path / "odd.npz", "agents is 2.5")
+    np.savez(tmp_path / "odd.npz", **team, agents=2, categories=3)
+    refused(tmp_path / "odd.npz", "categories is 3; give whole numbers in a tuple")
+    np.savez(tmp_path / "odd.npz", **team, agents=3)
+    refused(tmp_path / "odd.npz", "There are 3 agents but action has 2 parts")
+
+
 def test_npz_of_a_saved_dataset(tmp_path: Path) -> None:
     data = Dataset.from_arrays(**arrays()).with_normalisation(reward=True)
     data.save(tmp_path / "data.npz")

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 NumActions = int | tuple[int, ...] | None
 ARRAYS_NEEDED = ("observation", "action", "reward", "next_observation", "terminated")
 ARRAYS_OPTIONAL = ("truncated", "mask", "next_mask", "episode", "preference", "state", "next_state")
+ABOUT_ROWS = ("agents", "categories", "num_actions")  # small arrays that hold for all rows
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,8 @@ def read_table(
 def read_npz(
     path: str | Path, num_actions: NumActions = None, normalise: bool = True, actions: Discretise | None = None
 ) -> Dataset:
-    """What `Dataset.save` wrote, just as it was; arrays under the names of `Dataset.from_arrays`; or trajectories, as
-    `qdfm.data.d4morl` tells."""
+    """What `Dataset.save` wrote, just as it was; arrays under the names of `Dataset.from_arrays`, also `agents`,
+    `categories` and `num_actions`; or trajectories, as `qdfm.data.d4morl` tells."""
     arrays: dict[str, Any] = read_arrays(path)
     if saved_header(arrays) is not None:
         if num_actions is not None or actions is not None:
@@ -130,15 +131,20 @@ def read_npz(
         if num_actions is not None:
             raise QDFMError(f"{path} has continuous actions; leave out num_actions and give bins or codebook.")
         return from_trajectories(path, arrays, actions, normalise)
+    known = ARRAYS_NEEDED + ARRAYS_OPTIONAL + ABOUT_ROWS
     for name in arrays:
-        if name not in ARRAYS_NEEDED + ARRAYS_OPTIONAL:
-            raise unknown(f"array in {path}", name, ARRAYS_NEEDED + ARRAYS_OPTIONAL)
+        if name not in known:
+            raise unknown(f"array in {path}", name, known)
     missing = [name for name in ARRAYS_NEEDED if name not in arrays]
     if missing:
         raise QDFMError(f"{path} lacks {', '.join(missing)}; save one array of each name.")
     if actions is not None:
         arrays["action"] = as_matrix("action", arrays["action"])
-    return Dataset.from_arrays(**arrays, num_actions=num_actions, normalise=normalise, actions=actions)
+    about = {name: arrays.pop(name).tolist() for name in ABOUT_ROWS if name in arrays}
+    if "num_actions" in about and (num_actions is not None or actions is not None):
+        raise QDFMError(f"{path} says num_actions itself; leave out num_actions, bins and codebook.")
+    about = {"num_actions": num_actions, **about}
+    return Dataset.from_arrays(**arrays, **about, normalise=normalise, actions=actions)
 
 
 def _read_frame(path: Path) -> "polars.DataFrame":
