@@ -192,6 +192,12 @@ class Hostile:
         return self.call
 
 
+def test_an_error_names_the_file_as_it_is_spelt(tmp_path):
+    (tmp_path / "My Data").mkdir()
+    with pytest.raises(QDFMError, match=r"actions of trajectory 1 of /.*/My Data/Log\.pkl has shape"):
+        BINS(write(tmp_path / "My Data" / "Log.pkl", [TRAJECTORIES[0], TRAJECTORIES[0] | {"actions": ["a", "b"]}]))
+
+
 def touch(path: str) -> None:
     Path(path).touch()
 

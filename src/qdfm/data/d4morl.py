@@ -224,7 +224,7 @@ def _trajectory(where: str, one: dict[Any, Any]) -> dict[str, np.ndarray]:
     if held["preference"].ndim == 1:
         held["preference"] = np.tile(held["preference"], (steps, 1))
     for name, array in held.items():
-        _check_numbers(f"{name} of {where.lower()}", array, 1 if name == "terminals" else 2)
+        _check_numbers(f"{name} of {where[0].lower()}{where[1:]}", array, 1 if name == "terminals" else 2)
         if len(array) != steps:
             raise QDFMError(f"{where} has {len(array)} rows of {name} but {steps} of terminals; give as many.")
     if held["observations"].shape != held["next_observations"].shape or held["preference"].shape != rewards.shape:
