@@ -122,6 +122,12 @@ def test_settings_that_make_no_sense(words, says, capsys):
     assert not Path("x").exists()
 
 
+def test_an_environment_is_no_data(capsys):
+    assert "cartpole is an environment without built-in data" in refusal(capsys, "train", "cartpole")
+    said = refusal(capsys, "train", "smax-3m")
+    assert "data from there: smax-3m-expert, smax-3m-medium, smax-3m-medium-replay, smax-3m-poor." in said
+
+
 def test_a_folder_that_cannot_be_made(capsys):
     Path("file").touch()
     said = refusal(capsys, "train", "multigoal-4", *CLONE, "--out", "file/run")

@@ -70,11 +70,13 @@ def run(words: Sequence[str]) -> None:
 
 
 def _run_training(args: TrainArguments, config: Config) -> None:
-    from qdfm.envs.registry import ENVIRONMENTS
+    from qdfm.envs.registry import ENVIRONMENTS, PLACES
     from qdfm.evaluate import evaluate
 
     logged = is_file(args.task)
     if args.task in ENVIRONMENTS and args.task not in GENERATORS:
+        if played := [name for name, place in PLACES.items() if place == args.task]:
+            raise QDFMError(f"{args.task} is an environment; train on data from there: {', '.join(played)}.")
         raise QDFMError(f"{args.task} is an environment without built-in data; give a log file of it instead.")
     if args.seeds < 1:
         raise QDFMError(f"--seeds is {args.seeds}; give at least 1.")
