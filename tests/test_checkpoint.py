@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from qdfm.checkpoint import FORMAT_VERSION, read_header, read_tree, write_file, write_tree
+from qdfm.checkpoint import FORMAT_VERSION, check_writable, read_header, read_tree, write_file, write_tree
 from qdfm.errors import QDFMError
 
 HEADER = {"name": "größe", "numbers": [1, 2.5, None], "nested": {"yes": True}}
@@ -84,11 +85,27 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(file, monkeypatch):
     with pytest.raises(QDFMError, match=r"Cannot write .*a\.safetensors \(No space left on device\); choose"):
         write_file(file, b"new")
     assert file.read_bytes() == before
+    assert [f.name for f in file.parent.iterdir()] == [file.name]
 
 
 def test_an_unwritable_place(file):
     with pytest.raises(QDFMError, match=r"Cannot write .*Not a directory"):
         write_tree(file / "below.safetensors", "agent", tree(), {})
+
+
+def test_a_place_is_tried_without_leaving_anything(file):
+    before = file.read_bytes()
+    check_writable(file)
+    check_writable(file.with_name("other"))
+    for path, says in (
+        (file / "below", "Not a directory"),
+        (file.parent / "none" / "a", "No such file or directory"),
+        (file.parent, "Is a directory"),
+    ):
+        with pytest.raises(QDFMError, match=rf"Cannot write {re.escape(str(path))} \({says}\); choose"):
+            check_writable(path)
+    assert [f.name for f in file.parent.iterdir()] == [file.name]
+    assert file.read_bytes() == before
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.2, 0.5, 0.9, 0.999])

@@ -3,9 +3,12 @@
 A file is written under a temporary name and renamed, so a crash leaves the old one or the new one, never half of one.
 """
 
+import errno
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import jax
@@ -19,7 +22,18 @@ from qdfm.errors import QDFMError
 FORMAT_VERSION = 2  # raised whenever a network has other arrays, or answers otherwise by the same ones
 
 
-def write_file(path: Path, content: bytes) -> None:
+def check_writable(path: Path) -> None:
+    """Refuse a place where no file can be written, before the work that is to end in one."""
+    try:
+        with TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    if path.is_dir():
+        raise _unwritable(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
+
+
+def write_file(path: Path, content: bytes | memoryview) -> None:
     """Write and rename; an unwritable place gets one sentence."""
     temporary = path.with_name(path.name + ".tmp")
     try:
@@ -29,7 +43,13 @@ def write_file(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        raise QDFMError(f"Cannot write {path} ({error.strerror}); choose a writable place.") from None
+        with suppress(OSError):
+            temporary.unlink()
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> QDFMError:
+    return QDFMError(f"Cannot write {path} ({error.strerror}); choose a writable place.")
 
 
 def write_tree(path: str | Path, kind: str, tree: Any, header: dict[str, Any]) -> None:

@@ -11,7 +11,8 @@ from command_line import CLONE, refusal, table
 import qdfm
 from qdfm.cli import main
 from qdfm.collect.gymnasium import collect_gymnasium
-from qdfm.data.dataset import read_arrays, saved_header
+from qdfm.data.arrays import read_arrays
+from qdfm.data.dataset import saved_header
 
 HEAD = "obs,action,reward,terminated"
 
@@ -82,10 +83,14 @@ def test_data_make_of_battles(capsys):
     assert capsys.readouterr().out == said
 
 
-def test_a_file_that_cannot_be_written(capsys):
+def test_a_file_that_cannot_be_written(capsys, monkeypatch):
+    """And that is said before anything is collected."""
     Path("file").touch()
-    said = refusal(capsys, "data", "make", "multigoal-2", "--out", "file/x.npz")
-    assert "Cannot write file/x.npz (Not a directory)" in said
+    for place in ("qdfm.cli.data._made", "qdfm.collect.mo_hopper.collect_mo_hopper"):
+        monkeypatch.setattr(place, lambda *_, **__: pytest.fail("collected"))
+    for name in ("multigoal-2", "CartPole-v1", "mo-hopper-expert"):
+        said = refusal(capsys, "data", "make", name, "--out", "file/x.npz")
+        assert "Cannot write file/x.npz (Not a directory)" in said
 
 
 @pytest.mark.parametrize("command", [["train"], ["data", "inspect"]])

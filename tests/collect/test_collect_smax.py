@@ -7,7 +7,8 @@ import pytest
 from qdfm.collect import smax as collect
 from qdfm.collect.actor import NAMES, POLICIES
 from qdfm.collect.smax import EARLIER, MEASURED, MEMBERS, Make, battles, collect_smax, policy_of, statistics
-from qdfm.data.dataset import Dataset, read_arrays
+from qdfm.data.arrays import read_arrays
+from qdfm.data.dataset import Dataset
 from qdfm.data.sources import load_dataset
 from qdfm.envs.smax import MAPS, STOP, Smax
 from qdfm.errors import QDFMError

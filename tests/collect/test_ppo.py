@@ -13,7 +13,7 @@ import pytest
 from qdfm.collect import ppo
 from qdfm.collect.ppo import PPO, History, Nets, Rows
 from qdfm.data.actions import MultiDiscrete
-from qdfm.data.dataset import read_arrays
+from qdfm.data.arrays import read_arrays
 from qdfm.data.spec import Spec
 from qdfm.envs.base import Step
 from qdfm.errors import QDFMError

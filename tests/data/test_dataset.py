@@ -15,8 +15,9 @@ from scipy import stats
 from qdfm.data.actions import Discrete, MultiDiscrete
 from qdfm.data.actions import from_json as space_from_json
 from qdfm.data.actions import to_json as space_to_json
+from qdfm.data.arrays import read_arrays
 from qdfm.data.checks import check_preference
-from qdfm.data.dataset import Dataset, read_arrays, saved_header
+from qdfm.data.dataset import Dataset, saved_header
 from qdfm.data.spec import Normalisation, Spec
 from qdfm.errors import QDFMError
 
@@ -369,6 +370,18 @@ def test_load_refuses(tmp_path: Path) -> None:
     loading("Cannot read")
     with pytest.raises(QDFMError, match="Cannot write"):
         every_field().save(tmp_path / "nowhere" / "data.npz")
+
+
+def test_a_crash_while_saving_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    data = every_field()
+    data.save(tmp_path / "data.npz")
+    monkeypatch.setattr("os.fsync", crash)
+    with pytest.raises(KeyboardInterrupt):
+        data[:2].save(tmp_path / "data.npz")
+    assert same(Dataset.load(tmp_path / "data.npz"), data)
 
 
 def test_flipped_bytes_give_a_sentence_or_the_data(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 from rich.console import Console
 from tyro.conf import Positional, arg
 
+from qdfm.checkpoint import check_writable
 from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import GENERATORS, collected
@@ -70,6 +71,7 @@ def make(words: Sequence[str]) -> None:
         if args.name in MO_TASKS:
             _make_trajectories(args, out)
             return
+        check_writable(out)
         data = _made(args)
         text, known = described(args.name, data)
         data.save(out, {"task": args.name, "seed": args.seed or 0, **known} if known else {})

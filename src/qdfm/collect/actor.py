@@ -6,11 +6,10 @@ The files hold `w0, b0, w1, b1, w2, b2` and no Python objects. `qdfm.collect.sac
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from qdfm.data.dataset import read_arrays
+from qdfm.data.arrays import read_arrays, write_arrays
 from qdfm.errors import QDFMError
 
 POLICIES = Path(__file__).parent / "policies"
@@ -44,8 +43,5 @@ class Actor:
 
 
 def write_actor(path: str | Path, weights: Sequence[np.ndarray]) -> None:
-    """Write the file that `Actor.read` reads; whoever reads it meanwhile finds the one before."""
-    new = Path(path).with_suffix(".new.npz")
-    arrays: dict[str, Any] = {name: np.asarray(w) for name, w in zip(NAMES, weights, strict=True)}
-    np.savez_compressed(new, **arrays)
-    new.replace(path)
+    """Write the file that `Actor.read` reads."""
+    write_arrays(path, dict(zip(NAMES, weights, strict=True)))

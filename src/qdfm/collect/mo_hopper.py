@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from qdfm.checkpoint import check_writable
 from qdfm.collect.actor import POLICIES, Actor
 from qdfm.collect.rollouts import TOGETHER, Job, Trajectories, join, play, time_limit
 from qdfm.collect.workers import in_processes
@@ -107,6 +108,7 @@ def load_mo_hopper(
 
 def make_mo_hopper(task: str, path: Path, transitions: int | None = None, seed: int = 0) -> dict[str, np.ndarray]:
     """Collect and write the trajectories to a .npz file that `qdfm.load_dataset` reads; also what was collected."""
+    check_writable(path)
     rows = collect_mo_hopper(task, transitions, seed, progress=True)
     write_trajectories(path, rows)
     return rows

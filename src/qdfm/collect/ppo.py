@@ -24,6 +24,7 @@ import optax
 
 from qdfm.collect.actor import NAMES
 from qdfm.collect.sac import Weights, forward, layers
+from qdfm.data.arrays import write_arrays
 from qdfm.envs.base import Contest, TeamEnv
 from qdfm.envs.registry import ENVIRONMENTS
 from qdfm.errors import Diverged, QDFMError, told, unknown
@@ -292,8 +293,7 @@ def environment(name: str) -> TeamEnv:
 def write_history(path: Path, history: History) -> None:
     """Write the file of a run."""
     seen = {"steps": history.steps, "won": history.won, "returned": history.returned}
-    arrays: dict[str, Any] = dict(zip(NAMES, history.actor, strict=True)) | seen
-    np.savez_compressed(path, **arrays)
+    write_arrays(path, dict(zip(NAMES, history.actor, strict=True)) | seen)
 
 
 def main() -> None:

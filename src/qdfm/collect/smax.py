@@ -43,7 +43,8 @@ import numpy as np
 
 from qdfm.collect.actor import NAMES, POLICIES
 from qdfm.collect.ppo import draw, log_law
-from qdfm.data.dataset import Dataset, read_arrays
+from qdfm.data.arrays import read_arrays, write_arrays
+from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.envs.base import Step
 from qdfm.envs.simulate import simulate
@@ -256,7 +257,7 @@ def make(config: Make, episodes: int = MEASURED) -> None:
         actors = tuple(w[None].astype(np.float32) for w in weights.values())
         played = statistics(battles(env, actors, episodes, None, seed=1, normalise=False))
         known = {"steps": run["steps"][i], "won": played["win_rate"], "returned": played["return_mean"]}
-        np.savez_compressed(_file(config.map, member, config.folder), **weights, **known)
+        write_arrays(_file(config.map, member, config.folder), {**weights, **known})
         print(f"{config.map} {member}: {known}", flush=True)
 
 

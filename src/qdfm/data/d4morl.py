@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from qdfm.data.arrays import write_arrays
 from qdfm.data.dataset import Dataset, Discretise
 from qdfm.errors import QDFMError
 
@@ -174,11 +175,7 @@ def write_trajectories(path: str | Path, rows: dict[str, np.ndarray]) -> None:
         "terminated": rows["terminated"][last],
         "preferences": rows["preference"][first].astype(np.float32),
     }
-    try:
-        with open(path, "wb") as file:
-            np.savez_compressed(file, **arrays)
-    except OSError as error:
-        raise QDFMError(f"Cannot write {path} ({error.strerror}); choose a writable place.") from None
+    write_arrays(path, arrays)
 
 
 def _dataset(

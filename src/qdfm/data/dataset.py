@@ -7,8 +7,6 @@ step.
 
 import json
 import math
-import zipfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from hashlib import sha256
@@ -20,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qdfm.data.actions import ActionSpace
+from qdfm.data.arrays import read_arrays, write_arrays
 from qdfm.data.checks import (
     action_space,
     as_array,
@@ -38,8 +37,6 @@ from qdfm.metrics import non_dominated
 
 FORMAT = "qdfm-dataset"
 FORMAT_VERSION = 1
-# What NumPy and zipfile raise on pickled objects, other formats, cut files and flipped bits.
-UNREADABLE = (ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 # A std below this share of the largest magnitude belongs to a feature that is constant but for rounding.
 CONSTANT = 1e-6
 
@@ -308,11 +305,7 @@ class Dataset:
         header = {"format": FORMAT, "version": FORMAT_VERSION, "spec": self.spec.to_json(), "about": about or {}}
         fields_ = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "spec"}
         arrays: dict[str, Any] = {k: np.asarray(v) for k, v in fields_.items() if v is not None}
-        try:
-            with open(path, "wb") as file:
-                np.savez_compressed(file, header=np.array(json.dumps(header)), **arrays)
-        except OSError as error:
-            raise QDFMError(f"Cannot write {path} ({error.strerror}); choose a writable place.") from None
+        write_arrays(path, {"header": np.array(json.dumps(header)), **arrays})
 
     @classmethod
     def load(cls, path: str | Path) -> "Dataset":
@@ -342,23 +335,6 @@ def fingerprint(dataset: Dataset) -> str:
             digest.update(f.name.encode())
             digest.update(np.ascontiguousarray(value).data)
     return digest.hexdigest()[:16]
-
-
-def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """The arrays of an `.npz` file; pickled objects are refused unread."""
-    try:
-        with open(path, "rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if isinstance(archive, np.lib.npyio.NpzFile):
-                return {name: archive[name] for name in archive.files}
-    except OSError as error:
-        raise QDFMError(f"Cannot read {path} ({error.strerror or error}); check the path.") from None
-    except UNREADABLE:
-        pass
-    raise QDFMError(
-        f"{path} is damaged or no .npz file of numbers (Python objects could run code and are not loaded); "
-        "write it again with numpy.savez."
-    )
 
 
 def saved_header(arrays: dict[str, np.ndarray]) -> dict[str, Any] | None:

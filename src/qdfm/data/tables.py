@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qdfm.data.arrays import read_arrays
 from qdfm.data.checks import as_matrix, number_episodes
 from qdfm.data.d4morl import from_trajectories, is_d4morl
-from qdfm.data.dataset import Dataset, Discretise, read_arrays, saved_header
+from qdfm.data.dataset import Dataset, Discretise, saved_header
 from qdfm.errors import QDFMError, unknown
 
 if TYPE_CHECKING:
