@@ -52,14 +52,14 @@ NOTES = (
     "from which. –: not run."
 )
 FINDINGS = (
-    "Drawn, as the data were and as `evaluate` plays unless told otherwise, QDFM's teams have the best mean of returns "
-    "and of battles won, with intervals clear of the next best (OMAR), and on none of the data sets are they below the "
-    "interval of the best. Played greedily the two tie. Both let every agent learn apart; values of joint actions mixed "
-    "by QMIX are learned too slowly from a thousand battles: their QDFM is ahead greedily on 3m-medium-replay only, and "
-    "far behind where few battles were won. Rates that read the joint action gain nothing over those of single agents, "
-    "as little as joint cloning gains over single: a battle rewards what each does with what it sees, not that two "
-    "agree (`matrix` is the game where they must). MACQL and CFCQL have one weight of their penalty for all sets, where "
-    "CFCQL's authors choose one for each; on 2s3z it is no match for the data."
+    "Drawn, as the data were and as `evaluate` plays unless told otherwise, QDFM's teams have the best mean of "
+    "returns and of battles won, with intervals clear of the next best (OMAR), and on none of the data sets are they "
+    "below the interval of the best. Played greedily the two tie. Both let every agent learn apart; values of joint "
+    "actions mixed by QMIX are learned too slowly from a thousand battles: their QDFM is ahead greedily on "
+    "3m-medium-replay only, and far behind where few battles were won. Rates that read the joint action gain nothing "
+    "over those of single agents, as little as joint cloning gains over single: a battle rewards what each does with "
+    "what it sees, not that two agree (`matrix` is the game where they must). MACQL and CFCQL have one weight of "
+    "their penalty for all sets, where CFCQL's authors choose one for each; on 2s3z it is no match for the data."
 )  # of the full run
 
 
