@@ -77,19 +77,6 @@ class Dataset:
         """A batch of transitions, drawn uniformly with replacement."""
         return self[jax.random.randint(key, (size,), 0, len(self))]
 
-    def sample_segments(self, key: jax.Array, size: int, length: int) -> tuple["Dataset", jax.Array]:
-        """A batch of contiguous pieces of episodes `[size, length, ...]` and which of their rows are real.
-
-        A piece starts at a uniformly drawn row; rows past the end of its episode repeat the last row of the
-        data or belong to the next episode, and are marked False.
-        """
-        start = jax.random.randint(key, (size,), 0, len(self))
-        rows = start[:, None] + jnp.arange(length)
-        inside = rows < len(self)
-        rows = jnp.minimum(rows, len(self) - 1)
-        episode = jnp.asarray(self.episode)
-        return self[rows], inside & (episode[rows] == episode[start][:, None])
-
     def normalised(self) -> "Dataset":
         """The data as the networks see it."""
         s = self.spec

@@ -166,11 +166,6 @@ class Spec:
         norm, size = self.normalisation, int(np.prod(self.observation_shape))
         return norm.observation_mean or (0.0,) * size, norm.observation_std or (1.0,) * size
 
-    def restore_value(self, value: Any) -> Any:
-        """A critic's values `[..., objectives]` back in the units of the raw reward."""
-        scale = self.normalisation.reward_scale
-        return value * np.asarray(scale, np.float32) if scale else value
-
     def to_json(self) -> dict[str, Any]:
         """A plain dictionary from which `from_json` rebuilds the spec."""
         return {**asdict(self), "actions": actions.to_json(self.actions)}
