@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qdfm.data.dataset import Dataset
+from qdfm.data.episodes import borders
 from qdfm.nets import features
 
 EVEN = 1e-6  # returns that differ by less than this share of the largest are the same
@@ -19,11 +20,11 @@ def conditions(dataset: Dataset, side: float, penalty: float) -> np.ndarray:
     """
     from scipy.spatial import cKDTree
 
-    episode, omega = np.asarray(dataset.episode), np.asarray(dataset.preference)
-    first = np.flatnonzero(np.r_[True, episode[1:] != episode[:-1]])
-    length = np.diff(np.r_[first, len(episode)])
+    omega = np.asarray(dataset.preference)
+    first, last = borders(dataset.episode)
+    length = last - first + 1
     which = np.repeat(np.arange(len(first)), length)
-    step = np.arange(len(episode)) - first[which]
+    step = np.arange(len(which)) - first[which]
     paid = np.zeros((len(first), length.max(), dataset.spec.objectives))  # [episodes, T, objectives]
     paid[which, step] = np.asarray(dataset.reward) - penalty * np.asarray(dataset.terminated)[:, None]
     ahead = np.cumsum(paid[:, ::-1], 1)[:, ::-1]

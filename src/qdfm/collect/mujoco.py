@@ -19,6 +19,7 @@ from qdfm.collect.rollouts import TOGETHER, Job, Trajectories, episode_returns, 
 from qdfm.collect.workers import in_processes
 from qdfm.data.actions import ActionSpace
 from qdfm.data.dataset import Dataset, Discretise
+from qdfm.data.episodes import borders
 from qdfm.data.minari import local_set, minari_for, read_minari, set_folder
 from qdfm.envs.mujoco import Task, find_task, make_plain, normalised, quiet
 from qdfm.errors import QDFMError
@@ -71,12 +72,11 @@ def replayed(task: str, quantiser: ActionSpace | None, episodes: int = 20, seed:
 
 def whole_returns(task: str, data: Trajectories | Dataset) -> np.ndarray:
     """Returns of the episodes that ended or reached the time limit; those that were cut off earlier are left out."""
-    episode = np.asarray(data.episode)
-    last = np.flatnonzero(np.r_[episode[1:] != episode[:-1], True])
-    lengths = np.diff(np.r_[-1, last])
+    first, last = borders(data.episode)
+    lengths = last - first + 1
     whole = np.asarray(data.terminated)[last] | (lengths == time_limit(find_task(task).env))
     reward = np.asarray(data.reward, np.float64).reshape(-1)  # of the one objective
-    returns: np.ndarray = np.add.reduceat(reward, last + 1 - lengths)[whole]
+    returns: np.ndarray = np.add.reduceat(reward, first)[whole]
     return returns
 
 
@@ -162,7 +162,6 @@ def _write(task: Task, seed: int, data: Trajectories) -> None:
     import mujoco
     from minari.data_collector.episode_buffer import EpisodeBuffer
 
-    firsts = np.flatnonzero(np.r_[True, data.episode[1:] != data.episode[:-1]])
     episodes = [
         EpisodeBuffer(
             id=number,
@@ -172,7 +171,7 @@ def _write(task: Task, seed: int, data: Trajectories) -> None:
             terminations=data.terminated[rows],
             truncations=data.truncated[rows],
         )
-        for number, rows in enumerate(map(slice, firsts, [*firsts[1:], len(data.reward)]))
+        for number, rows in enumerate(slice(first, last + 1) for first, last in zip(*borders(data.episode)))
     ]
     returns = whole_returns(task.name, data)
     mean = float(returns.mean()) if len(returns) else None

@@ -45,6 +45,7 @@ from qdfm.collect.actor import NAMES, POLICIES
 from qdfm.collect.ppo import draw, log_law
 from qdfm.data.arrays import read_arrays, write_arrays
 from qdfm.data.dataset import Dataset
+from qdfm.data.episodes import borders
 from qdfm.data.spec import Spec
 from qdfm.envs.base import Step
 from qdfm.envs.simulate import simulate
@@ -170,8 +171,7 @@ def battles(
 
 def won_battles(data: Dataset) -> np.ndarray:
     """Which episodes `[episodes]` were won: nothing but victory pays more than REWARD in one step."""
-    episode = np.asarray(data.episode)
-    last = np.flatnonzero(np.r_[episode[1:] != episode[:-1], True])
+    _, last = borders(data.episode)
     won: np.ndarray = np.asarray(data.reward)[last, 0] > REWARD
     return won
 

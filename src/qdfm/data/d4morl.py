@@ -23,6 +23,7 @@ import numpy as np
 
 from qdfm.data.arrays import write_arrays
 from qdfm.data.dataset import Dataset, Discretise
+from qdfm.data.episodes import borders
 from qdfm.errors import QDFMError
 
 LIMIT = 500  # steps of every environment of D4MORL
@@ -164,8 +165,7 @@ def from_trajectories(
 
 def write_trajectories(path: str | Path, rows: dict[str, np.ndarray]) -> None:
     """Write rows, under the names of `Dataset.from_arrays`, in the layout above."""
-    first = np.flatnonzero(np.r_[True, rows["episode"][1:] != rows["episode"][:-1]])
-    last = np.r_[first[1:], len(rows["episode"])] - 1
+    first, last = borders(rows["episode"])
     observations = np.insert(rows["observation"], last + 1, rows["next_observation"][last], 0)
     arrays = {
         "lengths": (last - first + 1).astype(np.int32),

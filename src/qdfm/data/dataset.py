@@ -31,6 +31,7 @@ from qdfm.data.checks import (
     number_episodes,
     whole_numbers,
 )
+from qdfm.data.episodes import borders
 from qdfm.data.spec import Accumulation, Normalisation, Spec
 from qdfm.errors import QDFMError
 from qdfm.metrics import non_dominated
@@ -170,10 +171,9 @@ class Dataset:
 
     def _steps(self) -> tuple[np.ndarray, np.ndarray]:
         """The step of each row within its episode, and the row at which that begins."""
-        episode = np.asarray(self.episode)
-        first = np.flatnonzero(np.r_[True, episode[1:] != episode[:-1]])
-        begins = first[np.cumsum(np.isin(np.arange(len(episode)), first)) - 1]
-        return np.arange(len(episode)) - begins, begins
+        first, last = borders(self.episode)
+        begins = np.repeat(first, last - first + 1)
+        return np.arange(len(begins)) - begins, begins
 
     def nbytes(self) -> int:
         """Bytes of all arrays."""

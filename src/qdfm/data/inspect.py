@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from qdfm.data.dataset import Dataset
+from qdfm.data.episodes import borders
 
 FEW_TRANSITIONS = 1000
 LARGE_REWARD = 1000.0
@@ -60,11 +61,11 @@ def inspect(dataset: Dataset) -> Report:
     spec = dataset.spec
     action = np.asarray(dataset.action)
     counts = [np.bincount(action[:, d], minlength=k) for d, k in enumerate(spec.choices)]
-    last = _last_rows(dataset)
+    first, last = borders(dataset.episode)
     return Report(
         transitions=len(dataset),
-        episodes=int(last.sum()),
-        episode_length=_summary(np.diff(np.flatnonzero(np.r_[True, last]))),
+        episodes=len(last),
+        episode_length=_summary(last - first + 1),
         observation_shape=spec.observation_shape,
         observation_dtype=spec.observation_dtype,
         choices=spec.choices,
@@ -106,11 +107,6 @@ def _summary(values: np.ndarray) -> Summary:
     low, lower, median, upper, high = (float(q) for q in np.quantile(values, (0, 0.25, 0.5, 0.75, 1)))
     std = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
     return Summary(float(np.mean(values)), std, low, lower, median, upper, high)
-
-
-def _last_rows(dataset: Dataset) -> np.ndarray:
-    episode = np.asarray(dataset.episode)
-    return np.r_[episode[1:] != episode[:-1], True]
 
 
 def _names(indices: np.ndarray) -> str:
@@ -166,7 +162,7 @@ def _reward_warnings(dataset: Dataset) -> list[str]:
 def _episode_warnings(dataset: Dataset, last: np.ndarray) -> list[str]:
     ended = np.asarray(dataset.terminated) | np.asarray(dataset.truncated)
     warnings = []
-    open_ends, early = int((last & ~ended).sum()), np.flatnonzero(ended & ~last)
+    open_ends, early = int((~ended[last]).sum()), np.setdiff1d(np.flatnonzero(ended), last)
     if open_ends:
         warnings.append(f"Episodes that neither terminate nor truncate: {open_ends}; mark their last rows.")
     if early.size:

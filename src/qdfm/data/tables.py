@@ -17,6 +17,7 @@ from qdfm.data.arrays import read_arrays
 from qdfm.data.checks import as_matrix, number_episodes
 from qdfm.data.d4morl import from_trajectories, is_d4morl
 from qdfm.data.dataset import Dataset, Discretise, saved_header
+from qdfm.data.episodes import borders
 from qdfm.errors import QDFMError, unknown
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def read_table(
     number, _ = number_episodes(_identity(frame, columns), ended)
     order = _time_order(number, _step(frame, columns))
     last = np.zeros(frame.height, bool)
-    last[order[np.r_[number[order][1:] != number[order][:-1], True]]] = True
+    last[order[borders(number[order])[1]]] = True
     terminated = last & ~cut if terminated is None else terminated
     _refuse_going_on(columns, terminated | cut, last)
 
