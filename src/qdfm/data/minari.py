@@ -13,7 +13,7 @@ from qdfm.data.actions import Discrete, MultiDiscrete
 from qdfm.data.dataset import Dataset, Discretise
 from qdfm.errors import QDFMError
 
-LIKE_AN_ID = re.compile(r"([\w-]+/)+[\w-]+-v\d+")
+LIKE_A_SET = re.compile(r"([\w-]+/)+[\w-]+-v\d+")
 # What Minari and h5py raise on files that lack a field, hold another type or are cut off.
 UNREADABLE = (KeyError, ValueError, TypeError, AttributeError, AssertionError, OSError, RuntimeError)
 

@@ -14,7 +14,7 @@ from typing import Any
 from qdfm.data.actions import Bins, Codebook, check_count
 from qdfm.data.d4morl import read_d4morl
 from qdfm.data.dataset import Dataset, Discretise
-from qdfm.data.minari import LIKE_AN_ID, read_minari
+from qdfm.data.minari import LIKE_A_SET, read_minari
 from qdfm.data.smac import read_smac
 from qdfm.data.tables import Columns, NumActions, read_npz, read_table
 from qdfm.envs.mujoco import MO_HOPPER, MO_TASKS, TASKS
@@ -210,7 +210,7 @@ def load_dataset(
         return generator.make(**given)
     if path.is_file():
         raise QDFMError(f"{path} is of no known kind; write it as one of {', '.join(SUFFIXES)}.")
-    if LIKE_AN_ID.fullmatch(name):
+    if LIKE_A_SET.fullmatch(name):
         from qdfm.envs.gymnasium import registered
 
         if not registered(name):
