@@ -52,10 +52,12 @@ class BC(Config):
 
 
 def clone_phase(
-    config: Config, spec: Spec, steps: int, get: Callable[[Any], Learner], put: Callable[[Any, Learner], Any],
+    config: Config, spec: Spec, steps: int,
+    get: Callable[[Any], Learner] = lambda state: state.behaviour,
+    put: Callable[[Any, Learner], Any] = lambda state, new: replace(state, behaviour=new),
     noise: float = 0.0,
 ) -> Phase:  # fmt: skip
-    """Maximum likelihood of the logged actions, for the network that `get` finds in the state."""
+    """Maximum likelihood of the logged actions, for the network that `get` finds in the state and `put` puts there."""
 
     def draw(dataset: Dataset, cache: None, key: jax.Array) -> tuple[Dataset, jax.Array]:
         batch, preference = draw_batch(config, spec, dataset, key)  # by the parts 0 and 1 of the key

@@ -6,7 +6,7 @@ Deviations: a softmax per token for its Gaussian; a fixed α; the minimum of twi
 maximum; for several tokens Q adds up over them (DecQN).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 import equinox as eqx
@@ -77,9 +77,7 @@ class BRAC(CriticConfig):
             metrics |= {"policy_loss": policy_loss, "divergence": away_here}
             return State(state.behaviour, policy, critic), metrics
 
-        clone = clone_phase(
-            config, spec, config.clone_steps, lambda s: s.behaviour, lambda s, new: replace(s, behaviour=new)
-        )
+        clone = clone_phase(config, spec, config.clone_steps)
         return tokenwise(
             spec,
             init=init,

@@ -9,7 +9,7 @@ Deviations: the behaviour is cloned for a given number of steps; KL_i is exact, 
 all probabilities.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import equinox as eqx
 import jax
@@ -62,9 +62,7 @@ class CFCQL(QMixConfig):
             critic, metrics = conservative_step(config, spec, state.critic, batch, preference, actions, gap)
             return State(state.behaviour, critic), metrics
 
-        clone = clone_phase(
-            config, spec, config.clone_steps, lambda s: s.behaviour, lambda s, new: replace(s, behaviour=new)
-        )
+        clone = clone_phase(config, spec, config.clone_steps)
         return tokenwise(
             spec,
             init=init,

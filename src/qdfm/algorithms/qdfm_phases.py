@@ -96,9 +96,7 @@ class Phases:
             self.rows.cache,
         )  # fmt: skip
         energy = halved("energy", config.energy_steps, self.draw, self.teach, self.fit_guidance, self.rows.cache_taught)
-        clone = clone_phase(
-            config, spec, config.clone_steps, lambda s: s.behaviour, lambda s, b: replace(s, behaviour=b)
-        )
+        clone = clone_phase(config, spec, config.clone_steps)
         return Algorithm(
             init=self.init,
             phases=(*(clone,) * network, warmup, critic, *(energy,) * taught, improve),

@@ -88,9 +88,7 @@ def value_algorithm(config: ValueConfig, spec: Spec, log_policy: LogPolicy) -> A
         spec,
         init=init,
         phases=(
-            clone_phase(
-                config, spec, config.clone_steps, lambda s: s.behaviour, lambda s, new: ValueState(new, s.critic)
-            ),
+            clone_phase(config, spec, config.clone_steps),
             halved("critic", config.critic_steps, draw, step),
             halved("calibrate", 0, draw, step, prepare=calibrate),  # β in units of the finished critic, as QDFM has it
         ),
