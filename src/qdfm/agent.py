@@ -184,7 +184,8 @@ class Agent:
         if one:
             x = x[None]
         elif x.shape[1:] != shape or len(x) == 0:
-            so_far = "" if self.spec.accumulation is None else ", the return so far and γ^t at its end"
+            so_far = f", the last {self.spec.history} observations side by side" if self.spec.history > 1 else ""
+            so_far += "" if self.spec.accumulation is None else ", the return so far and γ^t at its end"
             raise QDFMError(
                 f"The observation has shape {x.shape} but this agent was trained on {shape} per row{so_far}."
             )

@@ -20,6 +20,7 @@ from qdfm.envs.accumulated import Accumulated
 from qdfm.envs.base import Contest, JaxEnv
 from qdfm.envs.mujoco import TASKS, normalised
 from qdfm.envs.registry import ENVIRONMENTS, PLACES
+from qdfm.envs.remembered import Remembered
 from qdfm.envs.simulate import simulate
 from qdfm.errors import QDFMError
 from qdfm.progress import open_count
@@ -115,13 +116,8 @@ def rollout(
     agent: Agent, env: JaxEnv, episodes: int, seed: int = 0, greedy: bool = False, preference: Any = None
 ) -> Rollout:
     """Episodes with all their states."""
-    if agent.spec.accumulation is not None:
-        if len(env.spec.observation_shape) != 1:
-            raise QDFMError(
-                f"The agent needs flat observations, but the environment's are {env.spec.observation_shape}."
-            )
-        env = Accumulated(env, agent.spec.accumulation.gamma)
-    _check_fits("observations of shape", agent.spec.observation_shape, env.spec.observation_shape)
+    shown = _shown(agent.spec, env).spec.observation_shape
+    _check_fits("observations of shape", agent.spec.observation_shape, shown)
     _check_fits("choices", agent.spec.choices, env.spec.choices)
     _check_fits("objectives", agent.spec.objectives, env.spec.objectives)
     omega = _preferences(agent, preference, episodes)
@@ -134,15 +130,29 @@ def rollout(
     return Rollout(states, reward.astype(np.float64), running, terminated, won)
 
 
+def _shown(spec: Spec, env: JaxEnv) -> JaxEnv:
+    """The environment with the observations that an agent knows: with a history, or what was paid so far."""
+    if spec.history > 1:
+        env = Remembered(env, spec.history)
+    if spec.accumulation is None:
+        return env
+    if len(env.spec.observation_shape) != 1:
+        raise QDFMError(f"The agent needs flat observations, but the environment's are {env.spec.observation_shape}.")
+    return Accumulated(env, spec.accumulation.gamma)
+
+
 @lru_cache(maxsize=64)
 def _compiled_rollout(config: Config, spec: Spec, env: JaxEnv, episodes: int, greedy: bool) -> Any:
-    functions = compiled(config, spec)
+    functions, shown = compiled(config, spec), _shown(spec, env)
 
     def play(policy: Any, key: jax.Array, omega: jax.Array) -> tuple[Any, ...]:
         def act(noise: jax.Array, observation: jax.Array, mask: jax.Array, carry: Any) -> tuple[jax.Array, Any]:
             return functions.act(policy, noise, observation, omega, mask, carry, greedy=greedy)
 
-        return simulate(env, act, functions.algorithm.noise, episodes, key)
+        states, *rest = simulate(shown, act, functions.algorithm.noise, episodes, key)
+        for _ in range((spec.history > 1) + (spec.accumulation is not None)):
+            states = states.state  # the environment's own, without what is shown besides
+        return states, *rest
 
     return jax.jit(play)
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 from tyro.conf import Positional, arg
 
+from qdfm.data.checks import check_history
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import load_dataset
 from qdfm.data.tables import Columns
@@ -72,11 +73,13 @@ class DataArguments:
     """Continuous actions: the nearest of so many whole actions, instead of bins."""
     transitions: int | None = None
     """Only so many transitions of a Minari set, a MuJoCo, MO-Hopper or SMAX task, matrix, or a Gymnasium id."""
+    history: int = 1
+    """Observations that an agent sees at once, the present one and those before it."""
 
     def load(self, source: str, normalise: bool = True) -> Dataset:
         """The data."""
-        sizes = self.num_actions
-        return load_dataset(
+        sizes, history = self.num_actions, check_history(self.history)  # before minutes of collecting
+        data = load_dataset(
             source,
             columns=None if self.columns == Columns() else self.columns,
             num_actions=sizes[0] if sizes is not None and len(sizes) == 1 else sizes,
@@ -85,6 +88,7 @@ class DataArguments:
             codebook=self.codebook,
             transitions=self.transitions,
         )
+        return data.with_history(history)
 
 
 def file_name(task: str) -> str:

@@ -195,6 +195,13 @@ def check_rows(data: "Dataset") -> None:
         check_preference(data.preference, spec.objectives)
 
 
+def check_history(history: Any) -> int:
+    """How many observations stand side by side in one."""
+    if not isinstance(history, int | np.integer) or isinstance(history, bool) or history < 1:
+        raise QDFMError(f"history is {history!r}; give a whole number from 1.")
+    return int(history)
+
+
 def check_categories(name: str, observation: Any, spec: Spec) -> None:
     """Categorical columns hold the numbers that the spec says."""
     if not spec.categories:

@@ -26,6 +26,7 @@ from qdfm.data.checks import (
     as_mask,
     as_matrix,
     as_numbers,
+    check_history,
     check_lengths,
     check_rows,
     number_episodes,
@@ -162,6 +163,43 @@ class Dataset:
             state_std=own.state_std,
         )
         return replace(data, spec=replace(wider, normalisation=norm))
+
+    def with_history(self, history: int) -> "Dataset":
+        """The same rows whose observations hold the last so many, side by side along their last axis, the present one
+        last, for tasks that show less than there is to know.
+
+        Before its first row an episode showed what it shows there. Agents of such data are evaluated with as much
+        history; elsewhere they are given it.
+        """
+        if (history := check_history(history)) == 1:
+            return self
+        spec = self.spec
+        if spec.history > 1 or spec.accumulation is not None:
+            raise QDFMError("Observations that hold a history or accumulated returns already cannot be given another.")
+        seen, (_, begins) = np.asarray(self.observation), self._steps()
+        ago = np.arange(history - 1, -1, -1)[:, None]
+        here = np.concatenate([*seen[np.maximum(np.arange(len(self)) - ago, begins)]], -1)
+        there = np.concatenate([here[..., seen.shape[-1] :], np.asarray(self.next_observation)], -1)
+
+        def widened(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            if not values:
+                return values
+            columns = np.asarray(values).reshape(spec.observation_shape)
+            return tuple(np.concatenate([columns] * history, -1).ravel().tolist())
+
+        norm = spec.normalisation
+        wider = replace(
+            spec,
+            observation_shape=here.shape[1:],
+            history=history,
+            categories=widened(spec.categories),
+            normalisation=replace(
+                norm,
+                observation_mean=widened(norm.observation_mean),
+                observation_std=widened(norm.observation_std),
+            ),
+        )
+        return replace(self, observation=here, next_observation=there, spec=wider)
 
     def constant_objectives(self) -> list[int]:
         """Objectives that tell nothing: the same reward in every row and the same return in every episode."""

@@ -54,6 +54,7 @@ class Spec:
     normalisation: Normalisation = field(default_factory=Normalisation)
     categories: tuple[int, ...] = ()  # per column of the flat observation: n for a number in 0..n−1, 0 for a quantity
     accumulation: Accumulation | None = None
+    history: int = 1  # observations that stand side by side along the last axis of one, the present one last
     preference_range: tuple[tuple[float, float], ...] = ()  # by objective, of logged preferences that are followed
 
     @property

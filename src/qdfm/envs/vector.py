@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from gymnasium.wrappers import FrameStackObservation, TransformObservation
 
 from qdfm.data.spec import Spec
 from qdfm.envs.gymnasium import SMAC_MAPS, Accumulating, adapted, box, kept_of, make, registered, seed_globals
@@ -96,9 +97,20 @@ def vectorised(
 
 
 def _copy(env: gymnasium.Env, spec: Spec, borrowed: bool = False) -> Copy:
+    if spec.history > 1:
+        env = remembering(env, spec.history)
     if (so_far := spec.accumulation) is not None:
         env = Accumulating(env, spec.objectives, so_far.gamma)
     return Copy(env, spec.observation_dtype, borrowed)
+
+
+def remembering(env: gymnasium.Env, history: int) -> gymnasium.Env:
+    """The same task with its last observations side by side, as `Dataset.with_history` has them."""
+    assert env.observation_space.shape is not None
+    *shape, last = env.observation_space.shape
+    wider = box((*shape, history * last), str(env.observation_space.dtype))
+    stacked = FrameStackObservation(env, history, padding_type="reset")
+    return TransformObservation(stacked, lambda seen: np.concatenate([*seen], -1), wider)
 
 
 def _elsewhere(name: str, known: Any, spec: Spec, seed: int) -> Copy:
