@@ -63,18 +63,22 @@ def made_here() -> dict[str, Any]:
 
 def _commit() -> str:
     """What QDFM_COMMIT says, for copies of the code without its history; else the checkout this file lies in."""
-    return os.environ.get("QDFM_COMMIT") or _checkout()
+    return os.environ.get("QDFM_COMMIT") or checkout(Path(__file__).parent)
 
 
 @lru_cache(maxsize=1)
-def _checkout() -> str:
-    """The checkout as the process found it: results that it writes there are no change of the code."""
-    words = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+def checkout(folder: Path) -> str:
+    """The commit of a folder as the process found it, dirty where the code differs: results are no change of it."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
     try:
-        done = subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        changed = git("status", "--porcelain", "--", ":/src", ":/pyproject.toml")
+        return git("rev-parse", "--short=12", "HEAD") + "-dirty" * bool(changed)
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return done.stdout.strip()
 
 
 class Table:

@@ -1,0 +1,74 @@
+"""Cells of an experiment: computed once, found again, kept when a run ends badly."""
+
+from typing import Any
+
+import pytest
+
+from qdfm.errors import QDFMError
+from qdfm.experiments.cells import Cells, Settings
+from qdfm.experiments.report import made_here
+
+
+def compute(value: float, calls: list[float]) -> Any:
+    def run() -> dict[str, float]:
+        calls.append(value)
+        return {"value": value}
+
+    return run
+
+
+def test_cells_are_computed_once_and_found_again(tmp_path):
+    calls: list[float] = []
+    cells = Cells(Settings(tmp_path / "deep" / "down"))
+    for _ in range(2):
+        assert cells.get({"a": 1, "seeds": (0, 1)}, compute(1.0, calls))["value"] == 1.0
+    kept = cells.get({"a": 2, "seeds": (0, 1)}, compute(2.0, calls))
+    assert kept == {"value": 2.0, "made": made_here()}
+    assert calls == [1.0, 2.0]
+    resumed = Cells(Settings(tmp_path / "deep" / "down", resume=True))
+    assert resumed.get({"seeds": [0, 1], "a": 2}, compute(-1.0, calls)) == kept
+    assert resumed.get({"a": 2, "seeds": (0, 1, 2)}, compute(3.0, calls))["value"] == 3.0
+    assert calls == [1.0, 2.0, 3.0]
+
+
+def test_without_resume_cells_start_anew(tmp_path):
+    calls: list[float] = []
+    Cells(Settings(tmp_path)).get({"a": 1}, compute(1.0, calls))
+    Cells(Settings(tmp_path)).get({"a": 1}, compute(2.0, calls))
+    assert calls == [1.0, 2.0]
+    assert len((tmp_path / "cells.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("kept", [1, 20, -2])
+def test_a_half_written_last_line_is_computed_again(tmp_path, kept):
+    calls: list[float] = []
+    cells = Cells(Settings(tmp_path))
+    for a in (1, 2):
+        cells.get({"a": a}, compute(a, calls))
+    first, second = (tmp_path / "cells.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "cells.jsonl").write_text(first + second[:kept])
+    for _ in range(2):  # what is computed after the half line is kept too
+        resumed = Cells(Settings(tmp_path, resume=True))
+        assert resumed.get({"a": 1}, compute(-1, calls))["value"] == 1
+        assert resumed.get({"a": 2}, compute(2, calls))["value"] == 2
+    assert calls == [1, 2, 2]
+
+
+def test_a_crash_inside_a_cell_keeps_the_others(tmp_path):
+    calls: list[float] = []
+    cells = Cells(Settings(tmp_path))
+    cells.get({"a": 1}, compute(1, calls))
+
+    def crash() -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cells.get({"a": 2}, crash)
+    assert Cells(Settings(tmp_path, resume=True)).known.keys() == cells.known.keys()
+    assert len(cells.known) == 1
+
+
+def test_cells_in_an_unwritable_place(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(QDFMError, match=r"Cannot write to .*Not a directory"):
+        Cells(Settings(tmp_path / "file" / "below"))
