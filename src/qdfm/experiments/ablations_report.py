@@ -3,10 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 
 from qdfm.envs.mujoco import normalised
@@ -160,10 +156,12 @@ def headlines(results: Results, costs: Costs) -> list[Headline]:
 
 def draw(folder: Path, results: Results) -> None:
     """A picture of each part that was run: ablations-samples.png, -steps.png, -inference.png, -starts.png."""
+    from matplotlib.figure import Figure
+
     for part, rows in results.items():
         kinds = ("α", "steps") if part == "inference" else (part,)
-        size = (3.6 * len(rows) * len(kinds) + 1.6, 3.0)
-        figure, axes = plt.subplots(1, len(rows) * len(kinds), figsize=size, squeeze=False, layout="constrained")
+        figure = Figure(figsize=(3.6 * len(rows) * len(kinds) + 1.6, 3.0), layout="constrained")
+        axes = figure.subplots(1, len(rows) * len(kinds), squeeze=False)
         panels = [(task, row, kind) for task, row in rows.items() for kind in kinds]
         for axis, (task, row, kind) in zip(axes[0], panels, strict=True):
             for model, cells in row.items():
@@ -174,7 +172,6 @@ def draw(folder: Path, results: Results) -> None:
             axis.grid(alpha=0.3)
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
         figure.savefig(folder / f"ablations-{part}.png", dpi=120)
-        plt.close(figure)
 
 
 def _curves(axis: Any, task: str, model: str, cells: dict[str, dict[str, Any]], part: str, kind: str) -> None:

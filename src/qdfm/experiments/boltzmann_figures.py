@@ -3,10 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 
 from qdfm.experiments.boltzmann_tables import Results, over_seeds
@@ -14,13 +10,15 @@ from qdfm.experiments.boltzmann_tables import Results, over_seeds
 
 def draw(folder: Path, results: Results) -> None:
     """boltzmann.png with a panel for each sweep that has one; none is drawn where no such sweep was run."""
+    from matplotlib.figure import Figure
+
     panels = [(panel, results[name]) for name, panel in PANELS if name in results]
     if not panels:
         return
     columns = min(len(panels), 3)
     rows = -(-len(panels) // columns)
-    size = (4.2 * columns, 3.4 * rows)
-    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    figure = Figure(figsize=(4.2 * columns, 3.4 * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False)
     for axis in axes.flat[len(panels) :]:
         axis.set_axis_off()
     for axis, (panel, cells) in zip(axes.flat, panels, strict=False):
@@ -28,7 +26,6 @@ def draw(folder: Path, results: Results) -> None:
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
     figure.savefig(folder / "boltzmann.png", dpi=130)
-    plt.close(figure)
 
 
 def _line(axis: Any, x: Any, cells: list[Any], metric: str, label: str, parts: Any = None, **style: Any) -> None:

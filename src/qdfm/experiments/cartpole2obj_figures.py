@@ -3,11 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
 from qdfm.experiments.cartpole2obj_tables import PAPER, PLAYED, REFERENCES, WEIGHTS, Results, over_seeds
 
 PANELS = (("r1", "R1 (steps)"), ("r2", "R2 (−switches)"))
@@ -16,7 +11,10 @@ MARKERS = {"random": "x", "data": "*", "best habit": "+"}
 
 def draw(folder: Path, results: Results) -> None:
     """cartpole-2obj.png: a row of three panels for sampled actions, and one for greedy ones."""
-    figure, axes = plt.subplots(2, 3, figsize=(13.5, 7.5), layout="constrained")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(13.5, 7.5), layout="constrained")
+    axes = figure.subplots(2, 3)
     for row, played in zip(axes, PLAYED, strict=True):
         for name, cell in results.items():
             if name not in REFERENCES:
@@ -32,7 +30,6 @@ def draw(folder: Path, results: Results) -> None:
             axis.grid(alpha=0.3)
     figure.legend(*axes[0, 2].get_legend_handles_labels(), loc="outside right center")
     figure.savefig(folder / "cartpole-2obj.png", dpi=110)
-    plt.close(figure)
 
 
 def _sweep(row: Any, name: str, cell: dict[str, Any], played: str) -> None:

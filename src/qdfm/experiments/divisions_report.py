@@ -4,10 +4,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 
 from qdfm.experiments.control import SOURCE, mean_returns, scores
@@ -150,10 +146,12 @@ def headlines(results: Results, compared: str) -> list[Headline]:
 
 def draw(folder: Path, results: Results) -> None:
     """divisions.png: scores of QDFM and of the replayed behaviour against the number of divisions, by data set."""
+    from matplotlib.figure import Figure
+
     kinds = [kind for kind in KINDS if _of_kind(results, kind)]
     tasks = _tasks(results, results)
-    size = (2.7 * len(tasks) + 1.2, 2.6 * len(kinds) + 0.4)
-    figure, axes = plt.subplots(len(kinds), len(tasks), figsize=size, squeeze=False, layout="constrained")
+    figure = Figure(figsize=(2.7 * len(tasks) + 1.2, 2.6 * len(kinds) + 0.4), layout="constrained")
+    axes = figure.subplots(len(kinds), len(tasks), squeeze=False)
     for row, kind in zip(axes, kinds, strict=True):
         for axis, task in zip(row, tasks, strict=True):
             codings = [c for c in _of_kind(results, kind) if task in results[c]]
@@ -178,4 +176,3 @@ def draw(folder: Path, results: Results) -> None:
         row[0].set_ylabel("normalised score")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
     figure.savefig(folder / "divisions.png", dpi=120)
-    plt.close(figure)

@@ -3,10 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 
 from qdfm.envs.fork import Fork
@@ -15,9 +11,10 @@ from qdfm.experiments.heatmaps import colour_bar, heatmap
 
 def draw(folder: Path, results: dict[str, Any], preferences: tuple[str, ...]) -> None:
     """fork.png: a row for each preference, a column for each method (seed 0)."""
-    figure, axes = plt.subplots(
-        len(preferences), len(results), figsize=(1.9 * len(results) + 1.4, 5.2), squeeze=False, layout="constrained"
-    )
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1.9 * len(results) + 1.4, 5.2), layout="constrained")
+    axes = figure.subplots(len(preferences), len(results), squeeze=False)
     image: Any = None
     for column, (name, cell) in zip(axes.T, results.items(), strict=True):
         column[0].set_title(name.replace(", ", ",\n"), fontsize=9, pad=12)
@@ -27,4 +24,3 @@ def draw(folder: Path, results: dict[str, Any], preferences: tuple[str, ...]) ->
         axis.set_ylabel(f"ω = {preference}")
     colour_bar(figure, image, axes.ravel().tolist())
     figure.savefig(folder / "fork.png", dpi=120)
-    plt.close(figure)

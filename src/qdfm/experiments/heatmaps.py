@@ -1,18 +1,21 @@
 """Pictures of where a policy goes on a grid world."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure, SubFigure
-from matplotlib.patches import Rectangle
 
 from qdfm.envs.grid import Grid
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
 
-def heatmap(axis: Axes, env: Grid, visits: np.ndarray) -> Any:
+
+def heatmap(axis: "Axes", env: Grid, visits: np.ndarray) -> Any:
     """Expected visits `[height, width]`: goals green with their share in per cent, the trap (the last outcome) red."""
+    from matplotlib.patches import Rectangle
+
     visits = np.minimum(visits, 1)
     image = axis.imshow(np.sqrt(visits), origin="lower", cmap="Blues", vmin=0, vmax=1)
     trap = len(env.payoffs) - 1
@@ -31,7 +34,7 @@ def heatmap(axis: Axes, env: Grid, visits: np.ndarray) -> Any:
     return image
 
 
-def colour_bar(figure: Figure | SubFigure, image: Any, axes: Sequence[Axes]) -> None:
+def colour_bar(figure: "Figure | SubFigure", image: Any, axes: "Sequence[Axes]") -> None:
     """The scale of the heatmaps, whose colours go by the square root."""
     bar = figure.colorbar(image, ax=list(axes), shrink=0.7, label="visits per episode")
     bar.set_ticks([np.sqrt(v) for v in (0, 0.05, 0.25, 0.5, 1)], labels=["0", ".05", ".25", ".5", "1"])

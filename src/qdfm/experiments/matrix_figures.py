@@ -3,10 +3,6 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 
 from qdfm.envs.matrix import DIFFERENT, EQUAL, PREFERENCES, deterministic_front, expected_returns
@@ -34,7 +30,10 @@ LOOKS = {
 def draw(folder: Path, trained: Results, exact: Results) -> None:
     """matrix.png: returns at the left, coordination at the right; closed forms dashed or as crosses, in one colour with
     the method that tends to them."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12.5, 5.4), layout="constrained")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12.5, 5.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
     _fronts(left)
     for name, result in trained.items():
         curves = np.array([seed["coordination"] for seed in result["seeds"]])  # [seeds, 101]
@@ -47,7 +46,6 @@ def draw(folder: Path, trained: Results, exact: Results) -> None:
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8, loc="best" if axis is left else "lower right")
     figure.savefig(folder / "matrix.png", dpi=120)
-    plt.close(figure)
 
 
 def _fronts(axis: Any) -> None:

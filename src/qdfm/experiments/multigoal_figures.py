@@ -1,18 +1,16 @@
 """The picture of `multigoal`: where each policy goes at K = 4, and coverage, trap rate and return against K."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.figure import SubFigure
 
 from qdfm.envs.multigoal import MultiGoal
 from qdfm.experiments.heatmaps import colour_bar, heatmap
 from qdfm.metrics import summarise
+
+if TYPE_CHECKING:
+    from matplotlib.figure import SubFigure
 
 HEATMAP_GOALS = "4"
 CURVES = (("coverage", "mode coverage"), ("trap", "trap rate"), ("return", "mean return"))
@@ -21,19 +19,20 @@ STYLES = (("", "sampled", "-", "o"), ("greedy_", "greedy", ":", "x"))
 
 def draw(folder: Path, results: dict[str, dict[str, Any]], sizes: tuple[int, ...]) -> None:
     """multigoal.png: heatmaps above, and the three curves below where there is more than one K."""
+    from matplotlib.figure import Figure
+
     shown = {name: by_goals[HEATMAP_GOALS] for name, by_goals in results.items() if HEATMAP_GOALS in by_goals}
     curves = len(sizes) > 1
     width = max(1.6 * len(shown) + 1.2, 9.0)
-    figure = plt.figure(figsize=(width, 4.2 + 4.4 * curves), layout="constrained")
+    figure = Figure(figsize=(width, 4.2 + 4.4 * curves), layout="constrained")
     parts = figure.subfigures(1 + curves, 1, height_ratios=(1, 1.1)[: 1 + curves], squeeze=False)[:, 0]
     _heatmaps(parts[0], shown)
     if curves:
         _curves(parts[1], results, sizes)
     figure.savefig(folder / "multigoal.png", dpi=110)
-    plt.close(figure)
 
 
-def _heatmaps(part: SubFigure, shown: dict[str, dict[str, Any]]) -> None:
+def _heatmaps(part: "SubFigure", shown: dict[str, dict[str, Any]]) -> None:
     axes = part.subplots(2, len(shown), squeeze=False)
     image: Any = None
     for column, (name, cell) in zip(axes.T, shown.items(), strict=True):
@@ -45,9 +44,11 @@ def _heatmaps(part: SubFigure, shown: dict[str, dict[str, Any]]) -> None:
     colour_bar(part, image, axes.ravel().tolist())
 
 
-def _curves(part: SubFigure, results: dict[str, dict[str, Any]], sizes: tuple[int, ...]) -> None:
+def _curves(part: "SubFigure", results: dict[str, dict[str, Any]], sizes: tuple[int, ...]) -> None:
+    from matplotlib import colormaps
+
     axes = part.subplots(1, len(CURVES))
-    colours = plt.get_cmap("tab20")(np.arange(len(results)) % 20)
+    colours = colormaps["tab20"](np.arange(len(results)) % 20)
     for axis, (metric, label) in zip(axes, CURVES, strict=True):
         for i, (name, by_goals) in enumerate(results.items()):
             places = np.asarray(sizes) + 0.05 * (i - (len(results) - 1) / 2)  # side by side, so that none is hidden

@@ -7,10 +7,6 @@ on the host's CPU), total variation per seed, number of parameters, seconds of c
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import numpy as np
 
 from qdfm.experiments.report import Headline, Table, write_report
@@ -102,8 +98,10 @@ def headlines(rows: list[dict[str, Any]]) -> list[Headline]:
 
 def draw(path: Path, rows: list[dict[str, Any]]) -> None:
     """All axes are logarithmic: the methods are orders of magnitude apart."""
-    size = (3.2 * len(PANELS), 0.35 * len(rows) + 1.2)
-    figure, axes = plt.subplots(1, len(PANELS), figsize=size, sharey=True, layout="constrained")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.2 * len(PANELS), 0.35 * len(rows) + 1.2), layout="constrained")
+    axes = figure.subplots(1, len(PANELS), sharey=True)
     names = [row["method"] for row in rows]
     colours = [COLOURS[name.split(",")[0].split("-")[0]] for name in names]
     for axis, (what, label) in zip(axes, PANELS, strict=True):
@@ -117,4 +115,3 @@ def draw(path: Path, rows: list[dict[str, Any]]) -> None:
         axis.grid(axis="x", alpha=0.3)
     axes[0].invert_yaxis()
     figure.savefig(path, dpi=130)
-    plt.close(figure)

@@ -3,11 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
 from qdfm.experiments.report import Headline, Table, number
 
 # The paper, one A100: seconds of 1M steps (HalfCheetah-medium), milliseconds of one action (Hopper-medium).
@@ -126,6 +121,8 @@ def headlines(results: dict[str, Any]) -> list[Headline]:
 
 def draw(folder: Path, results: dict[str, Any]) -> None:
     """runtime.png: training and acting of every method, the paper's figures as diamonds."""
+    from matplotlib.figure import Figure
+
     panels: list[tuple[str, dict[str, float], dict[str, float]]] = []
     if "steps" in results:
         ours = {name: extrapolated(cells["1"]) for name, cells in results["steps"].items()}
@@ -138,8 +135,8 @@ def draw(folder: Path, results: dict[str, Any]) -> None:
     if not panels:
         return
     names = list(panels[0][1])
-    size = (3.4 * len(panels) + 1.2, 0.32 * len(names) + 1.2)
-    figure, axes = plt.subplots(1, len(panels), figsize=size, sharey=True, squeeze=False, layout="constrained")
+    figure = Figure(figsize=(3.4 * len(panels) + 1.2, 0.32 * len(names) + 1.2), layout="constrained")
+    axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)
     for axis, (label, values, paper) in zip(axes[0], panels, strict=True):
         bars = axis.barh(names, [values[name] for name in names], color="tab:blue", label="ours")
         axis.bar_label(bars, [f"{values[name]:.3g}" for name in names], padding=2, fontsize=8)
@@ -155,4 +152,3 @@ def draw(folder: Path, results: dict[str, Any]) -> None:
     axes[0, 0].invert_yaxis()
     axes[0, 0].legend(fontsize=7)
     figure.savefig(folder / "runtime.png", dpi=120)
-    plt.close(figure)

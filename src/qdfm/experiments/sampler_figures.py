@@ -4,11 +4,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
 from qdfm.experiments.sampler import ALPHAS, STARTS, STEPS, TASKS
 
 MARKERS = dict(zip(STARTS, ("o", "s", "^"), strict=True))
@@ -16,10 +11,10 @@ MARKERS = dict(zip(STARTS, ("o", "s", "^"), strict=True))
 
 def picture(path: Path, results: dict[str, Any]) -> None:
     """One row per environment, one panel per number of steps; bars are standard errors."""
-    size = (4.2 * len(STEPS), 3.1 * len(results) + 0.5)
-    figure, axes = plt.subplots(
-        len(results), len(STEPS), figsize=size, squeeze=False, sharey="row", layout="constrained"
-    )
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.2 * len(STEPS), 3.1 * len(results) + 0.5), layout="constrained")
+    axes = figure.subplots(len(results), len(STEPS), squeeze=False, sharey="row")
     for line, (name, result) in zip(axes, results.items(), strict=True):
         level = result["baselines"]["reference"]["mean"]
         for axis, steps in zip(line, STEPS, strict=True):
@@ -41,4 +36,3 @@ def picture(path: Path, results: dict[str, Any]) -> None:
         line[0].set_ylabel("mean return")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
     figure.savefig(path, dpi=130)
-    plt.close(figure)
