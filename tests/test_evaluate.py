@@ -19,9 +19,8 @@ from qdfm.data.actions import Discrete, MultiDiscrete
 from qdfm.data.spec import Spec
 from qdfm.envs.grid import propagate
 from qdfm.envs.gymnasium import GymEnv, adapted
-from qdfm.envs.mujoco import TASKS, Task
 from qdfm.envs.multigoal import MultiGoal
-from qdfm.envs.registry import PLACES
+from qdfm.envs.registry import PLACES, Place, played_in
 from qdfm.envs.vector import PARALLEL
 from qdfm.errors import QDFMError
 from qdfm.evaluate import Evaluation, evaluate, rollout
@@ -204,15 +203,21 @@ def test_drawn_episodes_do_not_depend_on_the_copies_beside_them():
     assert len(set(many.lengths)) > 1
 
 
-def test_a_mujoco_task_plays_in_its_environment_and_has_scores(monkeypatch):
-    monkeypatch.setitem(TASKS, "cart-medium", Task("cart-medium", "CartPole-v1", "none", low=10.0, high=30.0))
-    monkeypatch.setitem(PLACES, "cart-medium", "CartPole-v1")
+def test_the_scale_of_hopper_is_d4rls():
+    assert played_in("hopper-medium") == "Hopper-v5" == played_in("Hopper-v5")
+    np.testing.assert_allclose(PLACES["hopper-medium"].score(np.array([-20.272305, 3234.3])), [0, 100], atol=1e-9)
+    assert PLACES["mo-hopper-expert"] == Place("mo-hopper-d4morl") and PLACES["smax-3m-poor"] == Place("smax-3m")
+
+
+def test_a_task_plays_in_its_environment_and_has_scores_where_it_has_a_scale(monkeypatch):
+    monkeypatch.setitem(PLACES, "cart-medium", Place("CartPole-v1", lambda returns: 5 * (returns - 10)))
+    monkeypatch.setitem(PLACES, "cart-poor", Place("CartPole-v1"))
     agent = cloner(CARTPOLE)
     scored, plain = evaluate(agent, "cart-medium", 4, seed=1), evaluate(agent, "CartPole-v1", 4, seed=1)
     np.testing.assert_array_equal(scored.returns, plain.returns)
     np.testing.assert_allclose(scored.scores, 5 * (plain.lengths - 10))
     assert scored.summary()["score_mean"] == pytest.approx(5 * (plain.lengths.mean() - 10))
-    assert plain.scores is None
+    assert plain.scores is evaluate(agent, "cart-poor", 1).scores is None
     assert "score_mean" not in plain.summary()
     assert evaluate(agent, "cart-medium", 1, gamma=0.9).scores is None  # a scale of plain returns
 

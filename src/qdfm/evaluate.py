@@ -18,7 +18,6 @@ from qdfm.algorithms.base import Config
 from qdfm.data.spec import Spec
 from qdfm.envs.accumulated import Accumulated
 from qdfm.envs.base import Contest, JaxEnv
-from qdfm.envs.mujoco import TASKS, normalised
 from qdfm.envs.registry import ENVIRONMENTS, PLACES
 from qdfm.envs.remembered import Remembered
 from qdfm.envs.simulate import simulate
@@ -94,9 +93,11 @@ def evaluate(
     if workers < 1:
         raise QDFMError(f"workers is {workers}; give at least 1.")
     if isinstance(env, str) and env in PLACES:
-        played = evaluate(agent, PLACES[env], episodes, seed, greedy, preference, gamma, progress, workers)
-        scored = env in TASKS and gamma == 1
-        return replace(played, scores=normalised(env, played.returns[:, 0])) if scored else played
+        place = PLACES[env]
+        played = evaluate(agent, place.env, episodes, seed, greedy, preference, gamma, progress, workers)
+        if place.score is None or gamma < 1:
+            return played
+        return replace(played, scores=place.score(played.returns[:, 0]))
     if isinstance(env, str) and env in ENVIRONMENTS:
         env = ENVIRONMENTS[env]()
     if isinstance(env, JaxEnv):

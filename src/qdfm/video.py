@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qdfm.agent import Agent
-from qdfm.envs.registry import ENVIRONMENTS, PLACES
+from qdfm.envs.registry import ENVIRONMENTS, played_in
 from qdfm.errors import QDFMError, unknown
 from qdfm.evaluate import Evaluation, evaluate
 
@@ -41,7 +41,7 @@ def record(
     check_film(out, env)
     from qdfm.envs.camera import Camera, make_drawn
 
-    world = make_drawn(PLACES.get(env, env), agent.spec.actions) if isinstance(env, str) else env
+    world = make_drawn(played_in(env), agent.spec.actions) if isinstance(env, str) else env
     try:
         camera = Camera(world, seconds)
         played = evaluate(agent, camera, 1, seed, greedy, preference)
@@ -58,7 +58,7 @@ def record(
 
 def check_film(path: Path, env: "str | gymnasium.Env") -> None:
     """Refuse a kind of file that cannot be written and an environment without pictures, before anything is played."""
-    if isinstance(env, str) and PLACES.get(env, env) in ENVIRONMENTS:
+    if isinstance(env, str) and played_in(env) in ENVIRONMENTS:
         raise QDFMError(f"{env} draws no pictures; record in a Gymnasium environment, such as CartPole-v1.")
     kind = path.suffix.lower()
     if kind not in KINDS:

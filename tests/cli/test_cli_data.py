@@ -13,6 +13,7 @@ from qdfm.cli import main
 from qdfm.collect.gymnasium import collect_gymnasium
 from qdfm.data.arrays import read_arrays
 from qdfm.data.dataset import saved_header
+from qdfm.data.sources import GENERATORS, Generator
 
 HEAD = "obs,action,reward,terminated"
 
@@ -81,6 +82,37 @@ def test_data_make_of_battles(capsys):
         f"Wrote 400 transitions, mean return [{mean}], {episodes} episodes, win rate {rate:.3f}, to smax-3m-poor.npz.\n"
     )
     assert capsys.readouterr().out == said
+
+
+def test_an_entry_says_what_the_commands_do_with_its_data(capsys, monkeypatch):
+    row, asked = np.arange(8.0), []
+
+    def collect(transitions: int = 8) -> qdfm.Dataset:
+        asked.append(transitions)
+        return qdfm.Dataset.from_arrays(row, row % 2, row, row + 1, row % 4 == 3)
+
+    def written(*given: object) -> str:
+        asked.append(given)
+        return "what was asked"
+
+    kinds = {
+        "told": {"facts": lambda data: (f"{len(data)} rows", {"rows": len(data)})},
+        "quick": {"quick": lambda: 5}, "written": {"write": written}, "kept": {"keep": written},
+    }  # fmt: skip
+    for name, fields in kinds.items():
+        monkeypatch.setitem(GENERATORS, name, Generator(collect, "my own", ("transitions",), **fields))
+    assert main(["data", "make", "told"]) == 0
+    assert capsys.readouterr().out == "Wrote 8 transitions, mean return [14.0], 8 rows, to told.npz.\n"
+    assert saved_header(read_arrays("told.npz"))["about"] == {"task": "told", "seed": 0, "rows": 8}
+    for name in ("quick", "told"):
+        assert main(["train", name, "--quick", *CLONE]) == 0
+    assert "The data: 8 transitions, mean return [14.0], 8 rows.\n" in capsys.readouterr().out
+    for words in (["written", "--steps", "3"], ["kept", "--seed", "2"]):
+        assert main(["data", "make", *words]) == 0
+    assert capsys.readouterr().out == "Wrote what was asked, to written.npz.\nWrote what was asked.\n"
+    assert asked == [8, 5, 8, (Path("written.npz"), 3, 0), (None, 2, False)]
+    assert "--replace does not concern written, which is a" in refusal(capsys, "data", "make", "written", "--replace")
+    assert "--out does not concern kept, which becomes" in refusal(capsys, "data", "make", "kept", "--out", "x.npz")
 
 
 def test_a_file_that_cannot_be_written(capsys, monkeypatch):

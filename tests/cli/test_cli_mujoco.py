@@ -12,8 +12,8 @@ from PIL import Image
 
 import qdfm
 from qdfm.cli import main
-from qdfm.cli.train import QUICK_TRANSITIONS
 from qdfm.data.actions import Discrete
+from qdfm.data.sources import QUICK_TRANSITIONS
 from qdfm.data.spec import Spec
 from qdfm.envs.mujoco import normalised
 from qdfm.metrics import hypervolume

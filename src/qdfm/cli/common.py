@@ -10,9 +10,8 @@ from tyro.conf import Positional, arg
 
 from qdfm.data.checks import check_history
 from qdfm.data.dataset import Dataset
-from qdfm.data.sources import load_dataset
+from qdfm.data.sources import GENERATORS, load_dataset
 from qdfm.data.tables import Columns
-from qdfm.envs.smax import TASKS as BATTLES
 from qdfm.errors import QDFMError
 from qdfm.runfolder import trained_task
 
@@ -25,15 +24,14 @@ def parse(name: str, command: Callable[..., None], words: Sequence[str]) -> None
 
 
 def described(task: str, data: Dataset) -> tuple[str, dict[str, float]]:
-    """How much data there is of a task, what its episodes return, and how many battles were won; also the statistics
-    of battles."""
+    """How much data there is of a task, what its episodes return, and what else is known of built-in data; the last
+    also as numbers."""
     text = f"{len(data)} transitions, mean return {[round(float(r), 4) for r in data.returns().mean(0)]}"
-    if task not in BATTLES:
+    generator = GENERATORS.get(task)
+    if generator is None or generator.facts is None:
         return text, {}
-    from qdfm.collect.smax import statistics
-
-    known = statistics(data)
-    return f"{text}, {known['episodes']} episodes, win rate {known['win_rate']:.3f}", known
+    more, known = generator.facts(data)
+    return f"{text}, {more}", known
 
 
 @dataclasses.dataclass(frozen=True)

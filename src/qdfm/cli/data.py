@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +12,7 @@ from tyro.conf import Positional, arg
 from qdfm.checkpoint import check_writable
 from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
 from qdfm.data.dataset import Dataset
-from qdfm.data.sources import GENERATORS, collected
-from qdfm.envs.mujoco import MO_TASKS, TASKS
+from qdfm.data.sources import GENERATORS, Generator, collected
 from qdfm.errors import QDFMError
 from qdfm.seeds import check_seed
 
@@ -61,60 +61,43 @@ def make(words: Sequence[str]) -> None:
     """Write data and say how much."""
 
     def command(args: Annotated[MakeArguments, FLAT]) -> None:
-        check_seed(args.seed or 0)
-        if args.name in TASKS:
-            _make_minari(args)
+        seed = check_seed(args.seed or 0)
+        generator = _generator(args.name)
+        if generator.keep is not None:
+            if args.out is not None:
+                raise QDFMError(
+                    f"--out does not concern {args.name}, which becomes a Minari set; set MINARI_DATASETS_PATH instead."
+                )
+            print(f"Wrote {generator.keep(args.steps, seed, args.replace)}.")
             return
         if args.replace:
             raise QDFMError(f"--replace does not concern {args.name}, which is a file; leave it out.")
         out = args.out or Path(f"{file_name(args.name)}.npz")
-        if args.name in MO_TASKS:
-            _make_trajectories(args, out)
-            return
         check_writable(out)
-        data = _made(args)
-        text, known = described(args.name, data)
-        data.save(out, {"task": args.name, "seed": args.seed or 0, **known} if known else {})
-        print(f"Wrote {text}, to {out}.")
+        wrote = _save(args, generator, out) if generator.write is None else generator.write(out, args.steps, seed)
+        print(f"Wrote {wrote}, to {out}.")
 
     command.__doc__ = MakeArguments.__doc__
     parse("data make", command, words)
 
 
-def _made(args: MakeArguments) -> Dataset:
+def _generator(name: str) -> Generator:
+    """Of built-in data, or else of random behaviour in a Gymnasium id."""
+    return GENERATORS.get(name) or Generator(partial(collected, "task", name), "", ("transitions", "seed"))
+
+
+def _save(args: MakeArguments, generator: Generator, out: Path) -> str:
+    data = _made(args, generator)
+    text, known = described(args.name, data)
+    data.save(out, {"task": args.name, "seed": args.seed or 0, **known} if known else {})
+    return text
+
+
+def _made(args: MakeArguments, generator: Generator) -> Dataset:
     options = {"transitions": args.steps, "seed": args.seed}
     given = {option: value for option, value in options.items() if value is not None}
-    if args.name not in GENERATORS:
-        return collected("task", args.name, **given)
-    generator = GENERATORS[args.name]
     for option in given:
         if option not in generator.options:
             word = "steps" if option == "transitions" else option
             raise QDFMError(f"--{word} does not concern the built-in {args.name}; leave it out.")
     return generator.make(**given)
-
-
-def _make_trajectories(args: MakeArguments, out: Path) -> None:
-    from qdfm.collect.mo_hopper import make_mo_hopper
-
-    rows = make_mo_hopper(args.name, out, args.steps, args.seed or 0)
-    count = int(rows["episode"][-1]) + 1
-    mean = [round(float(r), 1) for r in rows["reward"].sum(0) / count]
-    print(f"Wrote {len(rows['reward'])} transitions of {count} trajectories, mean return {mean}, to {out}.")
-
-
-def _make_minari(args: MakeArguments) -> None:
-    from qdfm.collect.mujoco import MILLION, make_minari
-    from qdfm.data.minari import local_set
-
-    if args.out is not None:
-        raise QDFMError(
-            f"--out does not concern {args.name}, which becomes a Minari set; set MINARI_DATASETS_PATH instead."
-        )
-    steps = MILLION if args.steps is None else args.steps
-    name = make_minari(args.name, steps, args.seed or 0, progress=True, replace=args.replace)
-    made = local_set(name)
-    assert made is not None
-    mean, score = made["mean_return"], made["normalised_score"]
-    played = "no whole episode" if mean is None else f"mean return {mean:.1f}, normalised score {score:.1f}"
-    print(f"Wrote {made['total_steps']} transitions, {played}, to the Minari set {name}.")

@@ -11,14 +11,12 @@ from tyro.conf import Positional, arg
 from qdfm.algorithms import ALGORITHMS
 from qdfm.algorithms.base import Config
 from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
-from qdfm.data.minari import environment_of, local_set
+from qdfm.data.minari import environment_of
 from qdfm.data.sources import GENERATORS, is_file
-from qdfm.envs.mujoco import MO_TASKS, TASKS
 from qdfm.errors import QDFMError, unknown
 from qdfm.train import Options, train
 
 QUICK_SHARE = 0.1
-QUICK_TRANSITIONS = 100_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +73,7 @@ def _run_training(args: TrainArguments, config: Config) -> None:
 
     logged = is_file(args.task)
     if args.task in ENVIRONMENTS and args.task not in GENERATORS:
-        if played := [name for name, place in PLACES.items() if place == args.task]:
+        if played := [name for name, place in PLACES.items() if place.env == args.task]:
             raise QDFMError(f"{args.task} is an environment; train on data from there: {', '.join(played)}.")
         raise QDFMError(f"{args.task} is an environment without built-in data; give a log file of it instead.")
     if args.seeds < 1:
@@ -97,11 +95,10 @@ def _run_training(args: TrainArguments, config: Config) -> None:
 
 def _few(args: TrainArguments) -> DataArguments:
     """The options of the data, with fewer transitions where a quick run would have to make all of them first."""
-    if not args.quick or args.data.transitions is not None:
+    generator = GENERATORS.get(args.task)
+    if not args.quick or args.data.transitions is not None or generator is None or generator.quick is None:
         return args.data
-    task = TASKS.get(args.task)
-    collects = args.task in MO_TASKS if task is None else local_set(task.minari) is None
-    return dataclasses.replace(args.data, transitions=QUICK_TRANSITIONS) if collects else args.data
+    return dataclasses.replace(args.data, transitions=generator.quick())
 
 
 def _place(task: str) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 from qdfm.data.actions import Bins, Codebook, check_count
 from qdfm.data.d4morl import read_d4morl
 from qdfm.data.dataset import Dataset, Discretise
-from qdfm.data.minari import LIKE_A_SET, read_minari
+from qdfm.data.minari import LIKE_A_SET, local_set, read_minari
 from qdfm.data.smac import read_smac
 from qdfm.data.tables import Columns, NumActions, read_npz, read_table
 from qdfm.envs.mujoco import MO_HOPPER, MO_TASKS, TASKS
@@ -23,16 +23,28 @@ from qdfm.errors import QDFMError
 from qdfm.seeds import check_seed
 
 DEFAULT_BINS = 41  # per dimension of the built-in MuJoCo tasks
+QUICK_TRANSITIONS = 100_000  # of robots, where a quick run has to collect them
 SUFFIXES = (".npz", ".parquet", ".csv", ".h5", ".hdf5", ".pkl")
 
 
 @dataclass(frozen=True)
 class Generator:
-    """Built-in data: how to make it, a line about it for `qdfm list`, and which options of `load_dataset` it takes."""
+    """Built-in data: how to make it, a line about it for `qdfm list`, and which options of `load_dataset` it takes.
+
+    The rest is for data that the command line treats in another way than most.
+    """
 
     make: Callable[..., Dataset]
     about: str
     options: tuple[str, ...] = ()
+    quick: Callable[[], int | None] | None = None
+    """The `transitions` of a quick run (None: as in another)."""
+    facts: Callable[[Dataset], tuple[str, dict[str, float]]] | None = None
+    """What is to be said of the data besides its returns, also as numbers, which its file keeps."""
+    write: Callable[[Path, int | None, int], str] | None = None
+    """Write so many transitions, with a seed, to a file in another way than `Dataset.save`, and say what they are."""
+    keep: Callable[[int | None, int, bool], str] | None = None
+    """The same as a Minari set in place of a file; the last argument is whether one that is there is renewed."""
 
 
 # Imported where they are needed, because the generators pull in the environments, which reading a file does not.
@@ -86,6 +98,22 @@ def _mujoco(
     return load_mujoco(task, actions, transitions, seed, normalise)
 
 
+def _quick_mujoco(task: str) -> int | None:
+    return QUICK_TRANSITIONS if local_set(TASKS[task].minari) is None else None
+
+
+def _keep_mujoco(task: str, transitions: int | None, seed: int, replace: bool) -> str:
+    from qdfm.collect.mujoco import MILLION, make_minari
+
+    steps = MILLION if transitions is None else transitions
+    name = make_minari(task, steps, seed, progress=True, replace=replace)
+    made = local_set(name)
+    assert made is not None
+    mean, score = made["mean_return"], made["normalised_score"]
+    played = "no whole episode" if mean is None else f"mean return {mean:.1f}, normalised score {score:.1f}"
+    return f"{made['total_steps']} transitions, {played}, to the Minari set {name}"
+
+
 def _mo_hopper(
     task: str, bins: int | None = None, codebook: int | None = None, transitions: int | None = None,
     seed: int | None = None, normalise: bool = True,
@@ -96,10 +124,26 @@ def _mo_hopper(
     return load_mo_hopper(task, actions, transitions, seed or 0, normalise)
 
 
+def _write_mo_hopper(task: str, path: Path, transitions: int | None, seed: int) -> str:
+    from qdfm.collect.mo_hopper import make_mo_hopper
+
+    rows = make_mo_hopper(task, path, transitions, seed)
+    count = int(rows["episode"][-1]) + 1
+    mean = [round(float(r), 1) for r in rows["reward"].sum(0) / count]
+    return f"{len(rows['reward'])} transitions of {count} trajectories, mean return {mean}"
+
+
 def _smax(task: str, transitions: int | None = None, seed: int | None = None, normalise: bool = True) -> Dataset:
     from qdfm.collect.smax import collect_smax
 
     return collect_smax(task, transitions, seed or 0, normalise)
+
+
+def _battles(data: Dataset) -> tuple[str, dict[str, float]]:
+    from qdfm.collect.smax import statistics
+
+    known = statistics(data)
+    return f"{known['episodes']} episodes, win rate {known['win_rate']:.3f}", known
 
 
 GENERATORS: dict[str, Generator] = {
@@ -128,6 +172,8 @@ GENERATORS: dict[str, Generator] = {
             partial(_mujoco, name),
             f"{task.env}, played by our policy {task.policy}; actions as {DEFAULT_BINS} bins per dimension",
             options=("bins", "codebook", "transitions", "seed", "normalise"),
+            quick=partial(_quick_mujoco, name),
+            keep=partial(_keep_mujoco, name),
         )
         for name, task in TASKS.items()
     },
@@ -137,6 +183,8 @@ GENERATORS: dict[str, Generator] = {
             f"Running or jumping in {MO_HOPPER}, played under many preferences by our {name.rpartition('-')[2]}; "
             f"actions as {DEFAULT_BINS} bins per dimension",
             options=("bins", "codebook", "transitions", "seed", "normalise"),
+            quick=lambda: QUICK_TRANSITIONS,
+            write=partial(_write_mo_hopper, name),
         )
         for name in MO_TASKS
     },
@@ -145,6 +193,7 @@ GENERATORS: dict[str, Generator] = {
             partial(_smax, name),
             f"Battles of a team in {env}, played by our policy {name.removeprefix(env + '-')}",
             options=("transitions", "seed", "normalise"),
+            facts=_battles,
         )
         for name, env in BATTLES.items()
     },
