@@ -3,11 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
 from qdfm.experiments.control import data_return, scores
 from qdfm.experiments.mujoco_tables import PAPER, Results
 from qdfm.experiments.report import PLAYED, draw_ways
@@ -15,17 +10,18 @@ from qdfm.experiments.report import PLAYED, draw_ways
 
 def draw(folder: Path, results: Results) -> None:
     """mujoco-SETTING.png: a panel per data set, the methods below each other."""
+    from matplotlib.figure import Figure
+
     for setting, rows in results.items():
         names = list(next(iter(rows.values()))["methods"])
-        size = (2.5 * len(rows) + 1.6, 0.3 * len(names) + 1.4)
-        figure, axes = plt.subplots(1, len(rows), figsize=size, sharey=True, squeeze=False, layout="constrained")
+        figure = Figure(figsize=(2.5 * len(rows) + 1.6, 0.3 * len(names) + 1.4), layout="constrained")
+        axes = figure.subplots(1, len(rows), sharey=True, squeeze=False)
         for axis, (task, row) in zip(axes[0], rows.items(), strict=True):
             _panel(axis, task, row, setting == "codebook")
         axes[0, 0].set_yticks(range(len(names)), names)
         axes[0, 0].invert_yaxis()
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center", fontsize=7)
         figure.savefig(folder / f"mujoco-{setting}.png", dpi=120)
-        plt.close(figure)
 
 
 def _panel(axis: Any, task: str, row: dict[str, Any], paper: bool) -> None:
