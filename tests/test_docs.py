@@ -9,7 +9,7 @@ import pytest
 
 from qdfm.algorithms import ALGORITHMS
 from qdfm.cli import USAGE, main
-from qdfm.data.sources import GENERATORS
+from qdfm.data.builtin import GENERATORS
 from qdfm.envs.registry import ENVIRONMENTS
 from qdfm.experiments import EXPERIMENTS
 

@@ -11,7 +11,7 @@ from command_line import refusal
 import qdfm
 from qdfm.algorithms import ALGORITHMS
 from qdfm.cli import main
-from qdfm.data.sources import GENERATORS
+from qdfm.data.builtin import GENERATORS
 from qdfm.envs.registry import ENVIRONMENTS
 
 COMMAND = Path(sys.executable).with_name("qdfm")

@@ -12,8 +12,8 @@ import qdfm
 from qdfm.cli import main
 from qdfm.collect.gymnasium import collect_gymnasium
 from qdfm.data.arrays import read_arrays
+from qdfm.data.builtin import GENERATORS, Generator
 from qdfm.data.dataset import saved_header
-from qdfm.data.sources import GENERATORS, Generator
 
 HEAD = "obs,action,reward,terminated"
 

@@ -13,7 +13,7 @@ from PIL import Image
 import qdfm
 from qdfm.cli import main
 from qdfm.data.actions import Discrete
-from qdfm.data.sources import QUICK_TRANSITIONS
+from qdfm.data.builtin import QUICK_TRANSITIONS
 from qdfm.data.spec import Spec
 from qdfm.envs.mujoco import normalised
 from qdfm.metrics import hypervolume

@@ -11,7 +11,7 @@ from qdfm.collect import mo_hopper
 from qdfm.collect.actor import Actor
 from qdfm.collect.mo_hopper import Habit, collect_mo_hopper, habit_of, make_mo_hopper
 from qdfm.data.actions import Bins
-from qdfm.data.sources import DEFAULT_BINS
+from qdfm.data.builtin import DEFAULT_BINS
 from qdfm.envs.mujoco import MO_HOPPER
 from qdfm.errors import QDFMError
 

@@ -18,7 +18,7 @@ from qdfm.collect.actor import POLICIES, Actor, write_actor
 from qdfm.collect.mujoco import Trajectories, actor_of, collect_mujoco, make_minari, replayed, whole_returns
 from qdfm.collect.rollouts import Job, play
 from qdfm.data.actions import Bins
-from qdfm.data.sources import DEFAULT_BINS
+from qdfm.data.builtin import DEFAULT_BINS
 from qdfm.envs.gymnasium import make
 from qdfm.envs.mujoco import TASKS, make_plain, normalised
 from qdfm.errors import QDFMError

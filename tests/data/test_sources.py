@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qdfm.data.builtin import GENERATORS, Generator
 from qdfm.data.dataset import Dataset
-from qdfm.data.sources import GENERATORS, Generator, load_dataset
+from qdfm.data.sources import load_dataset
 from qdfm.data.tables import Columns
 from qdfm.errors import QDFMError
 

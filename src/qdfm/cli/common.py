@@ -8,9 +8,10 @@ from typing import Annotated
 import tyro
 from tyro.conf import Positional, arg
 
+from qdfm.data.builtin import GENERATORS
 from qdfm.data.checks import check_history
 from qdfm.data.dataset import Dataset
-from qdfm.data.sources import GENERATORS, load_dataset
+from qdfm.data.sources import load_dataset
 from qdfm.data.tables import Columns
 from qdfm.errors import QDFMError
 from qdfm.runfolder import trained_task

@@ -11,8 +11,9 @@ from tyro.conf import Positional, arg
 
 from qdfm.checkpoint import check_writable
 from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
+from qdfm.data.builtin import GENERATORS, Generator
 from qdfm.data.dataset import Dataset
-from qdfm.data.sources import GENERATORS, Generator, collected
+from qdfm.data.sources import collected
 from qdfm.errors import QDFMError
 from qdfm.seeds import check_seed
 

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from qdfm.algorithms import ALGORITHMS
 from qdfm.cli.common import parse
-from qdfm.data.sources import GENERATORS
+from qdfm.data.builtin import GENERATORS
 
 
 def run(words: Sequence[str]) -> None:

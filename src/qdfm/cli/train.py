@@ -11,8 +11,9 @@ from tyro.conf import Positional, arg
 from qdfm.algorithms import ALGORITHMS
 from qdfm.algorithms.base import Config
 from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
+from qdfm.data.builtin import GENERATORS
 from qdfm.data.minari import environment_of
-from qdfm.data.sources import GENERATORS, is_file
+from qdfm.data.sources import is_file
 from qdfm.errors import QDFMError, unknown
 from qdfm.train import Options, train
 

@@ -7,8 +7,9 @@ Continuous actions become tokens in two ways: `Bins` has one token per dimension
 action. Decoding what was encoded gives the nearest action that can be expressed.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -167,6 +168,17 @@ def check_count(what: str, count: int) -> None:
     """Refuse a division into fewer than two, which leaves nothing to choose."""
     if count < 2:
         raise QDFMError(f"{count} {what} say nothing; give at least 2.")
+
+
+def discretise(bins: int | None, codebook: int | None) -> Callable[[np.ndarray], ActionSpace] | None:
+    """How actions become tokens, checked here because collecting the data may take minutes."""
+    if bins is not None:
+        check_count("bins per dimension", bins)
+        return partial(Bins.fit, count=bins)
+    if codebook is None:
+        return None
+    check_count("actions of a codebook", codebook)
+    return partial(Codebook.fit, count=codebook)
 
 
 def quantisation_error(space: ActionSpace, actions: np.ndarray) -> float:
