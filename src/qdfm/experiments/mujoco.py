@@ -60,9 +60,11 @@ def baselines(steps: int, flow: QDFM, **networks: Any) -> dict[str, Config]:
     }
 
 
-# The logged actions as endpoints: the last phase goes on learning the behaviour while it is guided.
+# The logged actions as endpoints: the last phase goes on learning the behaviour while it is guided, less where values
+# spread widely, as they do at an episode's start.
 CODEBOOK_QDFM = QDFM(
-    **schedule(STEPS["codebook"], (0.3, 0.3, 0.4)), endpoints="data", target_rate=0.02, share_target=0.8, **NETWORKS
+    **schedule(STEPS["codebook"], (0.3, 0.3, 0.4)), endpoints="data", target_rate=0.02, share_target=0.8,
+    state_share=0.5, **NETWORKS,
 )  # fmt: skip
 # A longer warm-up; in the last phase the weights are at hand, and the flow has not far to go.
 TOKENS_QDFM = QDFM(
