@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -118,7 +119,7 @@ class AgentValues(eqx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Values `[E, B, G, outputs, objectives]` at contexts `[B, inputs]`."""
         rows = agent_rows(self.spec, x)
-        out = jax.vmap(lambda member: member(rows))(self.members)
+        out = each_of(self.members, lambda m, rows: m(rows), rows)
         return out.reshape(*out.shape[:-1], -1, self.spec.objectives)
 
 
@@ -168,8 +169,8 @@ class Critic(eqx.Module):
                 width = self.members.action.weight.shape[-2]
                 read = (jnp.asarray(random_features(self.spec.points, width), x.dtype),)
             if read and actions is not None and actions.shape[1] == 1:  # without the values of all others
-                return self._each(lambda m: m(x, read[0][actions[..., 0]]))[:, :, None]
-            out = self._each(lambda m: m(x, *read)) / self.spec.tokens
+                return each_of(self.members, lambda m, *at: m(*at), x, read[0][actions[..., 0]])[:, :, None]
+            out = each_of(self.members, lambda m, *at: m(*at), x, *read) / self.spec.tokens
             out = out.reshape(self.size, x.shape[0], self.spec.tokens, self.spec.num_choices, -1)
             if actions is None:
                 return out
@@ -178,16 +179,23 @@ class Critic(eqx.Module):
         if actions is None:
             raise ValueError("values of all choices exist where they are decomposed only")
         if isinstance(self.members, QMix):
-            return self._each(lambda m: m(x, actions))[:, :, None]
+            return each_of(self.members, lambda m, x: m(x, actions), x)[:, :, None]
         gate = jnp.ones(actions.shape[:-1], x.dtype)
         names, quantities = actions, jnp.zeros((*actions.shape[:-1], 0), x.dtype)
         if (levels := self.spec.levels) is not None:
             names, quantities = actions[..., :0], jnp.asarray(levels, x.dtype)[jnp.arange(len(levels)), actions]
-        return self._each(lambda m: m(m.embed(x)[:, None], names, gate, quantities))[:, :, None]
+        return each_of(self.members, lambda m, x: m(m.embed(x)[:, None], names, gate, quantities), x)[:, :, None]
 
     def utilities(self, x: jax.Array) -> jax.Array:
         """Each agent's own values `[E, B, G, K, objectives]`, where the values of a team are mixed."""
-        return self._each(lambda m: m.utilities(x))
+        return each_of(self.members, lambda m, x: m.utilities(x), x)
 
-    def _each(self, apply: Callable[..., jax.Array]) -> jax.Array:
-        return jax.vmap(apply)(self.members)
+
+def each_of(members: Any, apply: Callable[..., jax.Array], *inputs: jax.Array) -> jax.Array:
+    """What `apply(member, *inputs)` gives for every member, whose weights are stacked along a leading axis.
+
+    The inputs are repeated along it: for one input of all members XLA joins their products into one, and transposes
+    their weights for it in every step.
+    """
+    size = jax.tree.leaves(members)[0].shape[0]
+    return jax.vmap(apply)(members, *(jnp.broadcast_to(x, (size, *x.shape)) for x in inputs))

@@ -243,6 +243,19 @@ def test_decentralised_agents_reach_the_marginals_of_the_optimum(data):
     np.testing.assert_allclose(law, np.einsum("bi,bj->bij", best.sum(2), best.sum(1)), atol=0.06)
 
 
+def test_cloning_apart_gives_marginals_and_together_the_joint_law():
+    """Two agents that mostly agree: 3/8 each for (0, 0) and (1, 1), 1/8 each for the rest."""
+    pairs = np.repeat([[0, 0], [1, 1], [0, 1], [1, 0]], [300, 300, 100, 100], axis=0)
+    seen, ends = np.zeros((len(pairs), 2, 1), np.float32), np.ones(len(pairs), bool)
+    data = qdfm.Dataset.from_arrays(seen, pairs, np.zeros(len(pairs)), seen, ends, num_actions=(2, 2), agents=2)
+    small = {"hidden": (32,), "learning_rate": 3e-3}
+    apart = qdfm.BC(clone_steps=500, **small).fit(data, progress=False).action_probabilities(seen[0])
+    np.testing.assert_allclose(apart, np.full((2, 2), 0.25), atol=0.02)
+    flow = qdfm.QDFM(warmup_steps=1_500, critic_steps=0, improve_steps=0, execution="centralised", steps=20, **small)
+    joint = flow.fit(data, progress=False).action_probabilities(seen[0])
+    np.testing.assert_allclose(joint, [[0.375, 0.125], [0.125, 0.375]], atol=0.03)
+
+
 def uneven_data(masked: bool) -> qdfm.Dataset:
     """Transitions whose every array is another: two agents with three and two choices, some rows that go on."""
     rng, n = np.random.default_rng(0), 12

@@ -1,5 +1,6 @@
 """SMAC files that the test writes itself, with its own padding: every transition against a plain loop, and refusals."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from qdfm.data.sources import load_dataset
 from qdfm.data.tables import Columns
 from qdfm.errors import QDFMError
 
+REAL = Path(os.environ.get("QDFM_DATA", "nowhere")) / "smac" / "3m_medium.h5"
 AGENTS, SEEN, STATE, CHOICES = 2, 3, 4, 5
 LENGTHS = (4, 2, 1, 3)  # steps of the episodes
 CUT = (False, True, False, True)  # by the time limit
@@ -229,6 +231,19 @@ def test_options_that_do_not_concern_it(tmp_path, option):
     write(tmp_path / "a.h5", battles())
     with pytest.raises(QDFMError, match=rf"{next(iter(option))} does not concern .*a\.h5; leave it out"):
         load_dataset(tmp_path / "a.h5", **option)
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="battles of StarCraft II lie under QDFM_DATA")
+def test_real_battles():
+    """Counted in the file itself, for which its readers publish a mean return of 14.0."""
+    data = load_dataset(str(REAL))
+    with h5py.File(REAL) as file:
+        filled, reward = np.asarray(file["filled"])[..., 0] > 0, np.asarray(file["reward"])[..., 0]
+    assert len(data) == 50_450 and len(data.returns()) == 2_000
+    assert data.spec.agents == 3 and data.spec.choices == (9, 9, 9) and data.spec.state_shape == (48,)
+    np.testing.assert_allclose(data.returns().mean(), (reward * filled[:, : reward.shape[1]]).sum(1).mean(), rtol=1e-5)
+    np.testing.assert_allclose(data.returns().mean(), 14.0, atol=0.05)
+    assert np.take_along_axis(np.asarray(data.mask), np.asarray(data.action)[..., None], 2).all()
 
 
 def test_without_h5py(tmp_path, monkeypatch):

@@ -89,25 +89,38 @@ def plays(number: int):
     return act
 
 
-@pytest.mark.parametrize("player", [OWN, *([3, 24, 48, 90] if POLICIES.exists() else [])], ids=str)
-def test_returns_again(world, player):
-    """Our recorded actions in a row, and PGMORL's policies, come within 3 % of what was recorded."""
-    held, first = recorded(OWN if player == OWN else REAL / "expert_uniform.npz")
-    returns = np.add.reduceat(held["rewards"].astype(float), first)
-    if player == OWN:
-        actions = iter(held["actions"])
-        seed, due = 0, returns[0]
-    else:
-        seed, due = 11, returns[held["policy"] == player].mean(0)
-    policy = (lambda seen: next(actions)) if player == OWN else plays(player)
+def episode(world, policy, seed: int) -> tuple[np.ndarray, int, bool]:
+    """The returns of one episode, its length, and whether it came to its end upright."""
     now, _ = world.reset(seed=seed)
-    total, steps, over = np.zeros(2), 0, False
+    total, steps, over, truncated = np.zeros(2), 0, False, False
     while not over:
         now, reward, terminated, truncated, _ = world.step(policy(now))
         total, steps, over = total + reward, steps + 1, terminated or truncated
-    np.testing.assert_allclose(total, due, rtol=0.03)
-    assert steps == (held["lengths"][0] if player == OWN else 500)
-    assert truncated == (player != OWN)
+    return total, steps, truncated
+
+
+def test_returns_of_recorded_actions_again(world):
+    held, first = recorded(OWN)
+    actions = iter(held["actions"])
+    total, steps, upright = episode(world, lambda seen: next(actions), 0)
+    np.testing.assert_allclose(total, np.add.reduceat(held["rewards"].astype(float), first)[0], rtol=0.03)
+    assert (steps, upright) == (held["lengths"][0], False)
+
+
+@pytest.mark.skipif(not POLICIES.exists(), reason="PGMORL's policies lie under QDFM_DATA")
+def test_recorded_policies_reach_their_recorded_returns(world):
+    """Each within 3 %. Medians, because two of them stumble from some starts, as one of their recorded episodes does."""
+    held, first = recorded(REAL / "expert_uniform.npz")
+    returns = np.add.reduceat(held["rewards"].astype(float), first)
+    players, stumbled = np.unique(held["policy"]), 0
+    assert len(players) == 93
+    for player in players:
+        played = [episode(world, plays(player), seed) for seed in range(6)]
+        found = np.median([total for total, *_ in played], 0)
+        due = np.median(returns[held["policy"] == player], 0)
+        np.testing.assert_allclose(found, due, rtol=0.03, err_msg=str(player))
+        stumbled += sum(not upright for *_, upright in played)
+    assert stumbled <= 6  # of 558
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from qdfm.experiments import EXPERIMENTS
-from qdfm.experiments.agents import CHOICES, FULL, QUICK, config, growth, run, team_data
+from qdfm.experiments.agents import FULL, QUICK, config, growth, rates, run, team_data
 from qdfm.experiments.cells import Settings
 
 
@@ -19,7 +19,7 @@ def test_growth_is_the_exponent():
 def test_teams_differ_in_size_alone():
     for agents in (2, 32):
         spec = team_data(agents, 4).spec
-        assert (spec.agents, spec.choices) == (agents, (CHOICES,) * agents)
+        assert (spec.agents, spec.choices) == (agents, (10,) * agents)
         assert spec.num_joint == 10**agents
         for execution in ("decentralised", "centralised"):
             resolved = config(execution, FULL.steps).resolve(spec)
@@ -27,12 +27,17 @@ def test_teams_differ_in_size_alone():
     assert FULL.teams[0] == 2 and FULL.teams[-1] == 32
 
 
+@pytest.mark.parametrize("execution", ["decentralised", "centralised"])
+def test_rates_grow_with_the_team_and_joint_actions_as_its_power(execution):
+    assert [rates(execution, agents, 2) for agents in (2, 5, 32)] == [20, 50, 320]
+
+
 def test_a_small_run(tmp_path):
     assert EXPERIMENTS["agents"].load() is run
     run(Settings(tmp_path, quick=True, only=("decentralised",), progress=False))
     found = json.loads((tmp_path / "results.json").read_text())["results"]
     assert list(found) == ["decentralised"]
-    assert [row["rates"] for row in found["decentralised"].values()] == [CHOICES * g for g in QUICK.teams]
+    assert [row["rates"] for row in found["decentralised"].values()] == [10 * g for g in QUICK.teams]
     assert all(
         row["step_ms"] > 0 and set(row["learning"]) == {"warmup", "improve"} for row in found["decentralised"].values()
     )

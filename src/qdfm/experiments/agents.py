@@ -54,7 +54,7 @@ NOTES = (
     "agent's rates by one network of its own observation and current action; centralised: all rates by one network of "
     "all observations and the joint action, whose first and last layer grow with the team. Learning: gradient steps "
     "per second of phases 1 and 3. Growth: the exponent b of time ~ G^b from the first to the last team, and between "
-    "the last two."
+    "the last two. Linear growth is 1; below it, a larger team makes fuller use of the same operations."
 )
 
 
@@ -113,10 +113,23 @@ def timed(execution: str, size: Size) -> dict[str, Any]:
         phases = phase_rates(config(execution, size.steps), team_data(agents, size.rows), 1, scale)
         out[str(agents)] = {
             "step_ms": 1e3 * float(np.median(seconds[agents])) / size.steps,
-            "rates": agents * CHOICES,
+            "rates": rates(execution, agents, size.steps),
             "learning": {name: phase["steps_per_second"] for name, phase in phases.items()},
         }
     return {"teams": out}
+
+
+def rates(execution: str, agents: int, steps: int) -> int:
+    """How many rates the flow gives for a joint action in one Euler step."""
+    spec = team_data(agents, 2).spec
+    phases = Phases(config(execution, steps).resolve(spec), spec)
+
+    def given() -> jax.Array:
+        x = context(spec, jnp.zeros((1, agents, SEEN)), jnp.ones((1, 1)))
+        net = phases.init(jax.random.key(0)).flow.net
+        return phases.policy.scores(net, x)(jnp.zeros((1, agents), int), jnp.zeros(1))
+
+    return jax.eval_shape(given).size
 
 
 def _acting(execution: str, agents: int, size: Size) -> Any:

@@ -153,7 +153,8 @@ def headlines(results: Results) -> list[Headline]:
         data = row["data"]
         for name, cell in row["methods"].items():
             volume = float(measured(cell, "hypervolume").mean())
-            printed, share, _ = PRINTED.get(quality, {}).get(name, (None, None, None))
+            printed, share, by = PRINTED.get(quality, {}).get(name, (None, None, "paper"))
+            printed = printed if by == "paper" else None
             lines.append(Headline(f"{name}, {quality}: hypervolume, millions", volume / UNIT, printed))
             percent = 100 * volume / data["bound"]
             lines.append(Headline(f"{name}, {quality}: hypervolume, % of the data's bound", percent, share))
