@@ -17,13 +17,13 @@ from qdfm.algorithms.base import Algorithm
 from qdfm.collect.gymnasium import collect_gymnasium
 from qdfm.data.actions import Discrete, MultiDiscrete
 from qdfm.data.spec import Spec
-from qdfm.envs.grid import propagate
 from qdfm.envs.gymnasium import GymEnv, adapted
 from qdfm.envs.multigoal import MultiGoal
 from qdfm.envs.registry import PLACES, Place, played_in
 from qdfm.envs.vector import PARALLEL
 from qdfm.errors import QDFMError
 from qdfm.evaluate import Evaluation, evaluate, rollout
+from qdfm.experiments.grid_exact import propagate
 
 UP, DOWN, LEFT, RIGHT = range(4)
 DELTA = {UP: (0, 1), DOWN: (0, -1), LEFT: (-1, 0), RIGHT: (1, 0)}

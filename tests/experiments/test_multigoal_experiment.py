@@ -15,8 +15,8 @@ from qdfm.algorithms.critic import CriticConfig
 from qdfm.algorithms.guidedcritic import GuidedConfig
 from qdfm.data.spec import Spec
 from qdfm.envs.exact import kl_optimum
-from qdfm.envs.grid import behaviour
 from qdfm.envs.multigoal import MultiGoal
+from qdfm.experiments.grid_exact import behaviour
 from qdfm.experiments.multigoal import METHODS, PAPER, QUICK_METHODS, judge, optimum
 
 UP, DOWN, LEFT, RIGHT = np.eye(4)

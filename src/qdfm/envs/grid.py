@@ -1,20 +1,17 @@
-"""Grid worlds: four moves, and cells that end an episode and pay. What a policy does there can be found exactly.
+"""Grid worlds: four moves, and cells that end an episode and pay. `table` has all of it, for exact calculations.
 
 Cells are numbered y · width + x, so that an array over cells reshaped to `[height, width]` is a picture with rows y.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from qdfm.data.actions import Discrete
-from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.envs.base import Step
-from qdfm.envs.exact import carry
 from qdfm.envs.tabular import Tabular
 
 MOVES = ((0, 1), (0, -1), (-1, 0), (1, 0))  # up, down, left, right
@@ -73,11 +70,6 @@ class Grid(ABC):
         """The numbers of the cells of states (x, y) `[..., 2]`."""
         return np.asarray(state)[..., 1] * self.width + np.asarray(state)[..., 0]
 
-    def seen_at(self, observation: np.ndarray) -> np.ndarray:
-        """The numbers of the cells that observations `[..., width + height]` show."""
-        x, y = np.split(np.asarray(observation), [self.width], -1)
-        return y.argmax(-1) * self.width + x.argmax(-1)
-
     def table(self) -> Tabular:
         """The environment's own step, taken from every cell with every move."""
         y, x = np.divmod(np.arange(self.width * self.height, dtype=np.int32), self.width)
@@ -93,34 +85,3 @@ class Grid(ABC):
             terminated=np.asarray(step.terminated)[..., None],
             horizon=self.horizon,
         )
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a policy's episodes end within the horizon. `shares` and `timeout` sum to one."""
-
-    shares: np.ndarray  # [outcomes]
-    timeout: float
-    expected_return: np.ndarray  # [objectives], undiscounted
-    visits: np.ndarray  # [height, width]: expected visits per episode, first and last cell included
-
-
-def propagate(env: Grid, probabilities: np.ndarray) -> Ending:
-    """Carry the distribution over cells through the horizon under action probabilities `[cells, 4]`."""
-    carried = carry(env.table(), probabilities)
-    plan = env.plan.ravel()
-    final = plan >= 0
-    return Ending(
-        # An episode stops in the first final cell it reaches, so the visits there are probabilities.
-        shares=np.bincount(plan[final], carried.visits[final], len(env.payoffs)),
-        timeout=carried.running,
-        expected_return=carried.expected_return,
-        visits=carried.visits.reshape(env.height, env.width),
-    )
-
-
-def behaviour(env: Grid, dataset: Dataset) -> np.ndarray:
-    """Empirical μ(a|s) `[cells, 4]` by counting; zero rows at cells never seen."""
-    counts = np.zeros((env.width * env.height, len(MOVES)))
-    np.add.at(counts, (env.seen_at(dataset.observation), np.asarray(dataset.action)[:, 0]), 1)
-    return counts / np.maximum(counts.sum(1, keepdims=True), 1)

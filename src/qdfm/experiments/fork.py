@@ -16,9 +16,10 @@ from qdfm.data.dataset import Dataset
 from qdfm.data.sources import load_dataset
 from qdfm.envs.exact import kl_optimum
 from qdfm.envs.fork import Fork
-from qdfm.envs.grid import MOVES, Ending, behaviour, propagate
+from qdfm.envs.grid import MOVES
 from qdfm.evaluate import rollout
 from qdfm.experiments.cells import Cells, Settings
+from qdfm.experiments.grid_exact import Ending, behaviour, propagate
 from qdfm.experiments.report import Headline, Table, provenance, write_report
 from qdfm.metrics import summarise
 from qdfm.train import train

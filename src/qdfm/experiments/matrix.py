@@ -16,15 +16,10 @@ from qdfm.agent import Agent
 from qdfm.algorithms import BC, QDFM
 from qdfm.algorithms.base import Config
 from qdfm.data.sources import load_dataset
-from qdfm.envs.matrix import (
-    ACTIONS,
-    AGENTS,
-    CONTEXTS,
-    DIFFERENT,
-    EQUAL,
+from qdfm.envs.matrix import ACTIONS, AGENTS, CONTEXTS, DIFFERENT, EQUAL, Matrix, behaviour
+from qdfm.experiments.cells import Cells, Settings
+from qdfm.experiments.matrix_exact import (
     PREFERENCES,
-    Matrix,
-    behaviour,
     coordination,
     deterministic_front,
     expected_returns,
@@ -33,7 +28,6 @@ from qdfm.envs.matrix import (
     kl_front,
     stochastic_front,
 )
-from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.matrix_report import (
     CLOSED_FORMS,
     DETERMINISTIC,

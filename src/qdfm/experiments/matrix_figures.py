@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qdfm.envs.matrix import DIFFERENT, EQUAL, PREFERENCES, deterministic_front, expected_returns
+from qdfm.envs.matrix import DIFFERENT, EQUAL
+from qdfm.experiments.matrix_exact import PREFERENCES, deterministic_front, expected_returns
 from qdfm.experiments.matrix_report import CLOSED_FORMS, PAPER, Results
 
 EVERY = 4  # preferences, of which the panel of returns shows one

@@ -19,10 +19,10 @@ from qdfm.algorithms import AWAC, AWBC, BC, BCQ, BRAC, CQL, IQL, QDFM, BoltzBC, 
 from qdfm.algorithms.base import Config
 from qdfm.data.sources import load_dataset
 from qdfm.envs.exact import kl_optimum
-from qdfm.envs.grid import Ending, behaviour, propagate
 from qdfm.envs.multigoal import MultiGoal
 from qdfm.evaluate import rollout
 from qdfm.experiments.cells import Cells, Settings
+from qdfm.experiments.grid_exact import Ending, behaviour, propagate
 from qdfm.experiments.report import Headline, Table, provenance, write_report
 from qdfm.metrics import interquartile_interval, interquartile_mean, mode_coverage, summarise
 from qdfm.train import train
