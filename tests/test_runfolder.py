@@ -10,6 +10,7 @@ import pytest
 
 import qdfm
 from qdfm.data.dataset import fingerprint
+from qdfm.runfolder import RunFolder
 from qdfm.train import _Loop, train
 from small_runs import CONFIG, OFTEN, rows, small_data
 
@@ -59,6 +60,19 @@ def test_a_folder_is_neither_overwritten_nor_resumed_with_other_settings(tmp_pat
     (tmp_path / "other/file").touch()
     with pytest.raises(qdfm.QDFMError, match="no run to resume"):
         train(CONFIG, small_data(), out=tmp_path / "other", resume=True, progress=False, options=OFTEN)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_file_is_no_folder_of_a_run(tmp_path, resume):
+    (tmp_path / "run").touch()
+    with pytest.raises(qdfm.QDFMError, match=r"run \(.*\); choose a writable"):
+        train(CONFIG, small_data(), out=tmp_path / "run", resume=resume, progress=False, options=OFTEN)
+
+
+def test_metrics_that_cannot_be_written_are_said(tmp_path):
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(qdfm.QDFMError, match=r"Cannot write .*metrics.jsonl \(Is a directory\)"):
+        RunFolder(tmp_path, None).log([{"phase": "clone"}])
 
 
 def test_fit_goes_on_with_its_run_and_nothing_goes_on_without_a_folder(tmp_path, monkeypatch):

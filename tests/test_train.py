@@ -54,6 +54,16 @@ def test_a_killed_run_resumes_and_ends_bit_identical(tmp_path):
     assert rows(killed) == expected
 
 
+def test_rewards_of_a_diverged_run_are_named_in_their_own_units():
+    data = small_data()
+    wild = dataclasses.replace(data, reward=np.full_like(data.reward, 1e30))
+    scaled = dataclasses.replace(
+        wild.spec, normalisation=dataclasses.replace(wild.spec.normalisation, reward_scale=(1e-4,))
+    )
+    with pytest.raises(Diverged, match=r"largest reward 1e\+30"):
+        train(CONFIG, dataclasses.replace(wild, spec=scaled), progress=False, options=OFTEN)
+
+
 def test_a_diverged_run_says_where_and_keeps_the_last_good_state(tmp_path):
     data = small_data()
     wild = dataclasses.replace(data, reward=np.full_like(data.reward, 1e30))

@@ -34,7 +34,7 @@ from qdfm.data.tables import Columns
 from qdfm.errors import Diverged, QDFMError
 from qdfm.evaluate import Evaluation, evaluate
 from qdfm.sweep import Sweep, sweep
-from qdfm.train import train
+from qdfm.train import Options, train
 from qdfm.video import record
 
 __all__ = [
@@ -62,6 +62,7 @@ __all__ = [
     "Diverged",
     "Evaluation",
     "GreedyQ",
+    "Options",
     "QDFMError",
     "Spec",
     "Sweep",

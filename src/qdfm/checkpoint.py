@@ -6,7 +6,8 @@ A file is written under a temporary name and renamed, so a crash leaves the old 
 import errno
 import json
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -24,32 +25,36 @@ FORMAT_VERSION = 2  # raised whenever a network has other arrays, or answers oth
 
 def check_writable(path: Path) -> None:
     """Refuse a place where no file can be written, before the work that is to end in one."""
-    try:
+    with writing(path):
         with TemporaryFile(dir=path.parent):
             pass
-    except OSError as error:
-        raise _unwritable(path, error) from None
-    if path.is_dir():
-        raise _unwritable(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
 
 
 def write_file(path: Path, content: bytes | memoryview) -> None:
     """Write and rename; an unwritable place gets one sentence."""
     temporary = path.with_name(path.name + ".tmp")
+    with writing(path):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """What fails while a file is written there gets one sentence: no space, no permission, no such place."""
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        yield
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
-        raise _unwritable(path, error) from None
-
-
-def _unwritable(path: Path, error: OSError) -> QDFMError:
-    return QDFMError(f"Cannot write {path} ({error.strerror}); choose a writable place.")
+        raise QDFMError(f"Cannot write {path} ({error.strerror}); choose a writable place.") from None
 
 
 def write_tree(path: str | Path, kind: str, tree: Any, header: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ class RunFolder:
             if not isinstance(before, dict):
                 raise QDFMError(f"{file} is damaged; choose another folder with --out.")
             _check_same(path, before, described)
-        elif resume and path.exists() and any(path.iterdir()):
+        elif resume and path.is_dir() and any(path.iterdir()):
             raise QDFMError(f"{path} holds no run to resume; choose another folder with --out.")
         elif any((path / name).exists() for name in ("state.safetensors", "metrics.jsonl")):
             raise QDFMError(f"{path} holds parts of another run; choose another folder with --out.")
@@ -67,7 +67,7 @@ class RunFolder:
 
     def log(self, rows: list[dict[str, Any]]) -> int:
         """Append metrics and return the size of the file."""
-        with open(self.metrics, "a") as file:
+        with checkpoint.writing(self.metrics), open(self.metrics, "a") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
             file.flush()
             size = file.tell()
@@ -81,7 +81,7 @@ class RunFolder:
     def save(self, state: Any, at: Position) -> None:
         """Write the checkpoint, after the metrics that it counts."""
         if self.metrics.exists():
-            with open(self.metrics, "rb") as file:
+            with checkpoint.writing(self.metrics), open(self.metrics, "rb") as file:
                 os.fsync(file.fileno())
         checkpoint.write_tree(self.state, "state", state, asdict(at))
 
@@ -92,7 +92,8 @@ class RunFolder:
             at = Position(**checkpoint.read_header(self.state, "state"))
             state = jax.device_put(checkpoint.read_tree(self.state, "state", state))
         if self.metrics.exists():
-            os.truncate(self.metrics, min(at.metrics_bytes, self.metrics.stat().st_size))
+            with checkpoint.writing(self.metrics):
+                os.truncate(self.metrics, min(at.metrics_bytes, self.metrics.stat().st_size))
         return state, at
 
 

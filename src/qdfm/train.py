@@ -298,7 +298,8 @@ class _Loop:
             return
         step, name = min((int(np.argmax(b.any(0))), name) for name, b in bad.items() if b.any())
         seed = self.seeds[int(np.argmax(bad[name][:, step]))]
-        largest = max(float(np.abs(np.asarray(self.data.reward)).max()), 0.0)
+        unit = np.asarray(self.spec.normalisation.reward_scale or 1.0)
+        largest = float(np.abs(np.asarray(self.data.reward) * unit).max())
         if self.folder is not None and self.last is not None:
             self.folder.save(*self.last)
         saved = self.folder is not None and self.folder.state.exists()

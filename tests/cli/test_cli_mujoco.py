@@ -124,7 +124,7 @@ def test_mo_hopper(capsys):
     agent = "runs/mo-hopper-amateur-bc/agent-0.safetensors"
     assert main(["pareto", agent, "--preferences", "3", "--reference", "-500", "-500"]) == 0
     shown = json.loads(capsys.readouterr().out.splitlines()[0])
-    rows = np.loadtxt("runs/mo-hopper-amateur-bc/front.csv", delimiter=",", skiprows=1)
+    rows = np.loadtxt("runs/mo-hopper-amateur-bc/agent-0-front.csv", delimiter=",", skiprows=1)
     swept = qdfm.sweep(qdfm.load(agent), "mo-hopper-d4morl", rows[:, :2], progress=False)
     np.testing.assert_allclose(swept.returns, rows[:, 2:4])
     assert shown["hypervolume"] == pytest.approx(hypervolume(swept.returns, [-500, -500]))

@@ -24,10 +24,10 @@ def test_training_in_an_id_and_its_front(capsys):
     assert main([*words, "--gamma", "0.9", "--reference", "0", "-50"]) == 0
     shown, wrote = capsys.readouterr().out.splitlines()
     measures = json.loads(shown)
-    assert wrote == f"Wrote front.png and front.csv to {run}."
+    assert wrote == f"Wrote agent-0-front.png and agent-0-front.csv to {run}."
     assert (measures["env"], measures["algorithm"]) == ("deep-sea-treasure-v0", "bc")
     assert (measures["preferences"], measures["episodes"], measures["greedy"]) == (3, 2, False)
-    table = np.genfromtxt(run / "front.csv", delimiter=",", names=True)
+    table = np.genfromtxt(run / "agent-0-front.csv", delimiter=",", names=True)
     assert table["preference_1"].tolist() == [0, 0.5, 1]
     kept = table[table["non_dominated"] == 1]
     assert measures["non_dominated"] == len(kept)
@@ -35,7 +35,7 @@ def test_training_in_an_id_and_its_front(capsys):
     order = kept[np.argsort(-kept["return_1"])]
     heights = np.diff(np.r_[-50, order["return_2"]])
     assert measures["hypervolume"] == pytest.approx((order["return_1"] * heights).sum())
-    assert min(png_size(run / "front.png")) > 100
+    assert min(png_size(run / "agent-0-front.png")) > 100
 
 
 def test_the_front_of_an_agent_elsewhere(capsys):
@@ -45,7 +45,7 @@ def test_the_front_of_an_agent_elsewhere(capsys):
     shown, single, said, _ = capsys.readouterr().out.splitlines()
     assert "Each point is a single episode" in single
     assert "worst of the sweep minus 10 % of its range" in said
-    table = np.genfromtxt("new/front/front.csv", delimiter=",", names=True)
+    table = np.genfromtxt("new/front/agent-front.csv", delimiter=",", names=True)
     for i, reference in enumerate(json.loads(shown)["reference"]):
         returns = table[f"return_{i + 1}"]
         assert reference == pytest.approx(returns.min() - 0.1 * (np.ptp(returns) or 1.0))

@@ -91,6 +91,12 @@ def test_a_flag_that_is_neither_is_refused(name: str, value: float) -> None:
     refused(name, "row 7", "0/1", **changed(name, 7, value))
 
 
+@pytest.mark.parametrize("name", ["terminated", "truncated", "episode"])
+def test_more_than_one_column_of_what_a_row_has_one_of(name: str) -> None:
+    rows = len(arrays()["action"])
+    refused(f"{name} has shape ({rows}, 2)", "one value per row", **arrays(**{name: np.zeros((rows, 2), int)}))
+
+
 def test_nan_in_episode_is_refused() -> None:
     refused("episode", "row 2", **changed("episode", 2, np.nan))
 

@@ -259,7 +259,8 @@ def test_categories_and_records(tmp_path: Path) -> None:
     kinds = polars.Series(list("abcabc"), dtype=polars.Categorical)
     refused(write(tmp_path, log(action=kinds)), "'action'", "Categorical", "'a' in row 0")
     refused(write(tmp_path, log(reward=[{"a": 1}] * 6)), "'reward'", "records")
-    refused(write(tmp_path, log(episode=[[1]] * 6)), "'episode'", "lists")
+    for name in ("episode", "step", "terminated"):
+        refused(write(tmp_path, log(**{name: [[1]] * 6})), f"'{name}'", "lists")
 
 
 def test_lists(tmp_path: Path) -> None:

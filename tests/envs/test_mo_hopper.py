@@ -109,7 +109,7 @@ def test_returns_of_recorded_actions_again(world):
 
 @pytest.mark.skipif(not POLICIES.exists(), reason="PGMORL's policies lie under QDFM_DATA")
 def test_recorded_policies_reach_their_recorded_returns(world):
-    """Each within 3 %. Medians, because two of them stumble from some starts, as one of their recorded episodes does."""
+    """Each within 3 %. Medians: two of them stumble from some starts, as in one of their recorded episodes."""
     held, first = recorded(REAL / "expert_uniform.npz")
     returns = np.add.reduceat(held["rewards"].astype(float), first)
     players, stumbled = np.unique(held["policy"]), 0

@@ -264,11 +264,12 @@ def draw_preference(config: Config, spec: Spec, key: jax.Array, batch: Dataset) 
         return jnp.broadcast_to(jnp.asarray(config.preference, jnp.float32), (rows, spec.objectives))
     if spec.objectives == 1:
         return jnp.ones((rows, 1))
+    if config.corners > 0:
+        key, one, which = jax.random.split(key, 3)
     e = jax.random.exponential(key, (rows, spec.objectives))
     omega = e / jnp.sum(e, -1, keepdims=True)
     if config.corners == 0:
         return omega
-    one, which = jax.random.split(jax.random.fold_in(key, 1))
     alone = jax.random.randint(which, (rows,), 0, spec.objectives)
     cornered = jax.random.uniform(one, (rows, 1)) < config.corners
     return jnp.where(cornered, jax.nn.one_hot(alone, spec.objectives), omega)

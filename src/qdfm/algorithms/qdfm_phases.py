@@ -131,7 +131,7 @@ class Phases:
             behaviour=init_softmax(config, spec, k2) if network else jax.tree.map(jnp.copy, net),
             critic=CriticState(init_critic(config, spec, k3, decomposed=False), first_beta(config)),
             energy=energy,
-            proposal=jax.tree.map(jnp.copy, net),
+            proposal=jax.tree.map(jnp.copy, net) if config.endpoints == "model" else None,
             step=jnp.int32(0),
         )
 
@@ -213,7 +213,9 @@ class Phases:
 
     def fit_guidance(self, state: State, dataset: Dataset, key: jax.Array) -> State:
         """β in units of the finished critic; the proposal starts at the warm-up flow."""
-        state = replace(state, proposal=jax.tree.map(jnp.copy, state.flow.average), step=jnp.int32(0))
+        if self.config.endpoints == "model":
+            state = replace(state, proposal=jax.tree.map(jnp.copy, state.flow.average))
+        state = replace(state, step=jnp.int32(0))
         rows, omega, draws = jax.random.split(key, 3)
         batch = dataset.sample(rows, min(BETA_ROWS, len(dataset)))
         preference = draw_preference(self.config, self.spec, omega, batch)

@@ -46,7 +46,7 @@ class State(eqx.Module):
     behaviour: Any
     critic: CriticState
     energy: Learner | None  # of guidance="energy"
-    proposal: RateNet  # where model endpoints come from
+    proposal: RateNet | None  # where model endpoints come from
     step: jax.Array  # of phase 3
 
 
@@ -94,6 +94,7 @@ class Rows:
         """Candidate endpoints at a batch, as the switch `endpoints` says."""
         config = self.config
         if config.endpoints == "model":
+            assert state.proposal is not None
             x = context(self.spec, batch.observation, preference)
             return drawn_support(self.draw(state.proposal, state, x, batch, preference, key))
         if self.single:

@@ -12,7 +12,7 @@ from qdfm.errors import QDFMError
 
 @dataclasses.dataclass(frozen=True)
 class ParetoArguments(PlayArguments):
-    """The front that a saved agent reaches as its preference varies: front.png, front.csv and its measures."""
+    """The front that a saved agent reaches as its preference varies: a picture, a table (.csv) and its measures."""
 
     preferences: int = 101
     """How many preferences, evenly spread (for three objectives and more, the finest lattice with at most as many)."""
@@ -72,6 +72,7 @@ def _run_pareto(args: ParetoArguments) -> None:
         print("Each point is a single episode; where chance plays a part, give more with --episodes.")
     if args.reference is None:
         print("The reference is the worst of the sweep minus 10 % of its range; give --reference to compare agents.")
-    draw_front(out / "front.png", swept.returns, title=f"{agent.config.name} in {env}")
-    swept.write_csv(out / "front.csv")
-    print(f"Wrote front.png and front.csv to {out}.")
+    name = f"{args.checkpoint.stem}-front"  # a run's folder has an agent for each seed
+    draw_front(out / f"{name}.png", swept.returns, title=f"{agent.config.name} in {env}")
+    swept.write_csv(out / f"{name}.csv")
+    print(f"Wrote {name}.png and {name}.csv to {out}.")

@@ -49,10 +49,19 @@ def as_matrix(name: str, values: Any) -> np.ndarray:
     return array[:, None] if array.ndim == 1 else array
 
 
+def one_per_row(name: str, values: Any) -> np.ndarray:
+    """The values `[n]`, of which each row has one."""
+    array = as_array(name, values)
+    if array.ndim == 2 and array.shape[1] == 1:
+        return array[:, 0]
+    if array.ndim != 1:
+        raise QDFMError(f"{name} has shape {array.shape}; give one value per row.")
+    return array
+
+
 def as_flags(name: str, values: Any) -> np.ndarray:
     """The values as booleans."""
     array = as_array(name, values)
-    array = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     bad = bad_rows(~np.isin(array, (0, 1)))
     if bad.size:
         raise QDFMError(f"{name} is neither true nor false in row {bad[0]}; give booleans or 0/1.")

@@ -30,6 +30,7 @@ from qdfm.data.checks import (
     check_lengths,
     check_rows,
     number_episodes,
+    one_per_row,
     whole_numbers,
 )
 from qdfm.data.episodes import borders
@@ -219,11 +220,12 @@ class Dataset:
 
     def returns(self, gamma: float = 1.0) -> np.ndarray:
         """Return of each episode, `[episodes, objectives]`, in the units of the raw reward."""
-        step, begins = self._steps()
-        _, index = np.unique(begins, return_inverse=True)
-        out = np.zeros((index[-1] + 1, self.spec.objectives))
-        np.add.at(out, index, np.asarray(self.reward, np.float64) * (gamma**step)[:, None])
-        return out
+        first, _ = borders(self.episode)
+        reward = np.asarray(self.reward, np.float64)
+        if gamma != 1:
+            reward = reward * (gamma ** self._steps()[0])[:, None]
+        returns: np.ndarray = np.add.reduceat(reward, first)
+        return returns
 
     def value_scale(self, gamma: float) -> float:
         """The mean size of the discounted return from a row on, of the objective where it is largest; 1 where all is 0.
@@ -282,8 +284,8 @@ class Dataset:
         rewards = as_matrix("reward", reward).astype(np.float32)
         if rewards.ndim != 2 or rewards.shape[1] == 0:
             raise QDFMError(f"reward has shape {rewards.shape}; give [n] or [n, objectives].")
-        ended = as_flags("terminated", terminated)
-        cut = np.zeros(n, bool) if truncated is None else as_flags("truncated", truncated)
+        ended = as_flags("terminated", one_per_row("terminated", terminated))
+        cut = np.zeros(n, bool) if truncated is None else as_flags("truncated", one_per_row("truncated", truncated))
         raw = as_array("action", action)
         check_lengths({"observation": obs, "action": raw})
         if actions is None:
@@ -304,7 +306,7 @@ class Dataset:
             "preference": None if preference is None else as_matrix("preference", preference),
             "state": None if state is None else as_numbers("state", state),
             "next_state": None if next_state is None else as_numbers("next_state", next_state),
-            "episode": None if episode is None else as_array("episode", episode),
+            "episode": None if episode is None else one_per_row("episode", episode),
         }
         check_lengths(rows)
         if (after := rows["next_mask"]) is not None:  # logs often allow nothing beyond the end, where nothing is asked

@@ -34,11 +34,9 @@ def local_set(name: str) -> dict[str, Any] | None:
 
 
 def environment_of(name: str) -> str | None:
-    """The id of the environment that a local set names, where Gymnasium knows it."""
-    from qdfm.envs.gymnasium import registered
-
+    """The id of the environment that a local set names, if it names one; Gymnasium may not know it."""
     spec = minari_for(name).load_dataset(name).env_spec
-    return spec.id if spec is not None and registered(spec.id) else None
+    return None if spec is None else spec.id
 
 
 def set_folder(name: str) -> Path:

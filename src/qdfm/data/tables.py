@@ -228,6 +228,8 @@ def _single(frame: "polars.DataFrame", columns: Columns, field: str) -> "polars.
     if name not in frame.columns:
         _refuse_renamed(frame, columns, field)
         return None
+    if frame[name].dtype.is_nested():
+        raise QDFMError(f"Column {name!r} holds lists; give one {field} per row.")
     return frame[name]
 
 
@@ -250,8 +252,6 @@ def _identity(frame: "polars.DataFrame", columns: Columns) -> np.ndarray | None:
     if series is None:
         return None
     _refuse_null(series, 1)
-    if series.dtype.is_nested():
-        raise QDFMError(f"Column {series.name!r} holds lists; give one episode number per row.")
     return _values(series) if series.dtype.is_numeric() else series.cast(polars.String).to_numpy()
 
 
