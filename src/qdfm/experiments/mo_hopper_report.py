@@ -44,6 +44,8 @@ NOTES = (
     "The data's preferences are directions of returns. QDFM, BC and CQL take a preference beyond them for the nearest "
     "in the data, and so may play the ends of their front again and again, of which the best episodes count; MODULI "
     "slides to it, as published for data with gaps.\n\n"
+    "QDFM samples in one step, because these behaviours do one thing in a state and leave nothing to couple: its law is "
+    "a softmax per dimension of observation and preference, tilted by its critic, and the mean of that is played.\n\n"
     "Sizes. QDFM: two layers of 512, batches of 256, 40,000 steps of warm-up, 8,000 of the critic and 8,000 of "
     "guidance, which is left out where it promises less than 2 % of the mean value (guided: in how many seeds it was "
     "not; the unguided flow is the warm-up alone, though its steps and seconds count the critic's too). BC: two "
