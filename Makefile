@@ -7,7 +7,7 @@ EXTRAS := tables,mujoco,morl,marl,tensorboard,dev
 .PHONY: demo test lint bench clean
 
 demo: .venv/installed
-	$(BIN)/qdfm reproduce multigoal --quick --out runs/demo
+	$(BIN)/qdfm reproduce multigoal --quick --out runs/demo --resume
 
 test: .venv/installed-all lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder

@@ -90,6 +90,21 @@ def test_reproduce_some_methods_and_seeds_by_the_command_that_it_notes(tiny_expe
         assert repeated["results"][name]["4"]["seeds"] == written["results"][name]["4"]["seeds"]
 
 
+def test_a_second_run_neither_destroys_nor_repeats_the_first(tiny_experiment, capsys):
+    def files() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
+
+    quick = ["reproduce", "multigoal", "--quick", "--only", "BC"]
+    assert main([*quick, "--resume"]) == 0  # with nothing there it begins
+    before = files()
+    assert {path.parent for path in before} == {Path("runs/reproduce-multigoal-quick")}  # a full run goes elsewhere
+    said = refusal(capsys, *quick)
+    assert "runs/reproduce-multigoal-quick already holds finished cells; go on with --resume" in said
+    assert files() == before
+    assert main([*quick, "--resume"]) == 0
+    assert files() == before
+
+
 def test_an_experiment_without_seeds(capsys):
     for seeds in ("0", "-1"):
         said = refusal(capsys, "reproduce", "multigoal", "--quick", "--out", "x", "--seeds", seeds)

@@ -31,12 +31,17 @@ def test_cells_are_computed_once_and_found_again(tmp_path):
     assert calls == [1.0, 2.0, 3.0]
 
 
-def test_without_resume_cells_start_anew(tmp_path):
+def test_finished_cells_are_not_begun_anew(tmp_path):
     calls: list[float] = []
+    Cells(Settings(tmp_path))  # ended before its first cell
     Cells(Settings(tmp_path)).get({"a": 1}, compute(1.0, calls))
-    Cells(Settings(tmp_path)).get({"a": 1}, compute(2.0, calls))
-    assert calls == [1.0, 2.0]
-    assert len((tmp_path / "cells.jsonl").read_text().splitlines()) == 1
+    before = (tmp_path / "cells.jsonl").read_bytes()
+    for settings in (Settings(tmp_path), Settings(tmp_path, quick=True)):
+        with pytest.raises(QDFMError, match=r"already holds finished cells; go on with --resume .* --out\.$") as refused:
+            Cells(settings)
+        assert str(tmp_path) in str(refused.value)
+    assert (tmp_path / "cells.jsonl").read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["cells.jsonl"]
 
 
 @pytest.mark.parametrize("kept", [1, 20, -2])

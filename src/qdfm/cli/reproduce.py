@@ -20,7 +20,7 @@ class ReproduceArguments:
     quick: bool = False
     """A version of minutes with the same code."""
     out: Path | None = None
-    """The folder of the results (default: runs/reproduce-EXPERIMENT)."""
+    """The folder of the results (default: runs/reproduce-EXPERIMENT, with --quick runs/reproduce-EXPERIMENT-quick)."""
     seeds: int | None = None
     """Seeds per method (default: the experiment's own number)."""
     only: Annotated[tuple[str, ...], arg(metavar="METHOD ...")] = ()
@@ -40,7 +40,7 @@ def run(words: Sequence[str]) -> None:
             raise unknown("experiment", args.experiment, EXPERIMENTS)
         if args.seeds is not None and args.seeds < 1:
             raise QDFMError(f"--seeds is {args.seeds}; give at least 1.")
-        out = args.out or Path("runs") / f"reproduce-{args.experiment}"
+        out = args.out or Path("runs") / f"reproduce-{args.experiment}{'-quick' * args.quick}"
         EXPERIMENTS[args.experiment].load()(Settings(out, args.quick, args.seeds, args.only, args.resume))
         print(f"Wrote {', '.join(sorted(f.name for f in out.iterdir() if f.is_file()))} to {out}.")
 

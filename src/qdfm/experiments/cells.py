@@ -3,6 +3,7 @@
 import json
 import shlex
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -66,28 +67,33 @@ class Settings:
 
 
 class Cells:
-    """Results by key in `cells.jsonl`, one line per finished cell; `used` are those that this run asked for."""
+    """Results by key in `cells.jsonl`, one line per finished cell; `used` are those that this run asked for.
+
+    A folder that holds any is gone on with, never begun anew.
+    """
 
     def __init__(self, settings: Settings):
         self.file = settings.out / "cells.jsonl"
-        try:
-            settings.out.mkdir(parents=True, exist_ok=True)
-            if self.file.exists() and not settings.resume:
-                self.file.replace(self.file.with_name("cells.old.jsonl"))  # nothing is lost by a second run
-            self.file.touch()
-        except OSError as error:
-            raise QDFMError(f"Cannot write to {settings.out} ({error.strerror}); choose a writable folder.") from None
         self.known: dict[str, Any] = {}
         self.used: list[dict[str, Any]] = []
-        text = self.file.read_text()
-        if text and not text.endswith("\n"):  # so that the next line does not join the one that was cut off
-            self.file.write_text(text + "\n")
-        for line in text.splitlines():
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError:  # the run was killed while it wrote this line
-                continue
-            self.known[row["key"]] = row["result"]
+        try:
+            settings.out.mkdir(parents=True, exist_ok=True)
+            self.file.touch()
+            text = self.file.read_text()
+            for line in text.splitlines():
+                with suppress(json.JSONDecodeError):  # the run was killed while it wrote this line
+                    row = json.loads(line)
+                    self.known[row["key"]] = row["result"]
+            if self.known and not settings.resume:
+                raise QDFMError(
+                    f"{settings.out} already holds finished cells; go on with --resume (in Python: resume=True), or "
+                    "choose another folder with --out."
+                )
+            if text and not text.endswith("\n"):  # so that the next line does not join the one that was cut off
+                with open(self.file, "a") as file:
+                    file.write("\n")
+        except OSError as error:
+            raise QDFMError(f"Cannot write to {settings.out} ({error.strerror}); choose a writable folder.") from None
 
     def get(self, describes: dict[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The result of a cell, computed if it is not known; `describes` holds all that it depends on."""
