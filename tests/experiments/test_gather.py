@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[2]
 def test_a_page_with_ratios(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / "a").mkdir()
-    made = provenance("qdfm reproduce b", [{"made": {"commit": c, "device": "cpu: x"}} for c in "ed"], seeds=[0, 1])
+    cells = [{"made": {"commit": c, "device": "cpu: x", "versions": {}}} for c in "ed"]
+    made = provenance("qdfm reproduce b", cells, seeds=[0, 1])
     lines = [
         Headline("return", 3.0, 2.0),
         Headline("trap", 0.5),

@@ -38,6 +38,7 @@ def test_provenance_names_what_a_result_was_made_with(monkeypatch):
     assert made["versions"]["numpy"] == np.__version__
     for name in ("gymnasium", "mujoco", "minari"):
         assert made["versions"][name] == import_module(name).__version__
+    assert {"jaxmarl", "mo-gymnasium"} <= made["versions"].keys()
     here = Path(qdfm.__file__).parent
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True)
     if head.returncode:
@@ -57,9 +58,24 @@ def test_what_is_not_installed_has_no_version(monkeypatch):
     monkeypatch.setattr("qdfm.experiments.report.version", version)
     versions = made_here()["versions"]
     assert {name for name, shown in versions.items() if shown == "1.2"} == {
-        "jax", "equinox", "optax", "numpy", "gymnasium",
+        "jax", "equinox", "optax", "numpy", "gymnasium", "jaxmarl", "mo-gymnasium",
     }  # fmt: skip
     assert set(versions).isdisjoint(("mujoco", "minari"))
+
+
+def test_what_cells_were_made_with_is_merged():
+    """By two machines, of which one lacks a package; the process that draws the table made nothing of it."""
+    cells = [
+        {"made": {"commit": commit, "device": "cpu: x", "versions": {"qdfm": "0.1", "jax": jax_, **more}}}
+        for commit, jax_, more in (("b", "0.11", {}), ("a", "0.10", {"minari": "0.5"}), ("b", "0.11", {}))
+    ]
+    assert provenance("x", cells, seeds=[0]) == {
+        "command": "x",
+        "commit": "a, b",
+        "device": "cpu: x",
+        "versions": {"qdfm": "0.1", "jax": "0.10, 0.11", "minari": "0.5"},
+        "seeds": [0],
+    }
 
 
 def test_no_git_no_commit(monkeypatch):

@@ -23,7 +23,8 @@ from qdfm.checkpoint import write_file
 from qdfm.metrics import bootstrap_interval, summarise
 
 PLAYED = ("sampled", "greedy")  # the two ways to play a policy
-PACKAGES = ("jax", "equinox", "optax", "numpy", "gymnasium", "mujoco", "minari")  # on which results depend
+# Packages on which results depend.
+PACKAGES = ("jax", "equinox", "optax", "numpy", "gymnasium", "mujoco", "minari", "jaxmarl", "mo-gymnasium")
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,21 @@ class Headline:
 def provenance(command: str, cells: Iterable[dict[str, Any]] = (), **facts: Any) -> dict[str, Any]:
     """The command that makes a result again, what it was made with, and further facts.
 
-    `cells` are results of `Cells.get`; a run that was resumed may have used more than one commit or device.
+    `cells` are results of `Cells.get`; a run that was resumed may have used more than one commit, device or version.
     """
-    made = {"command": command, **made_here()}
-    known = [cell["made"] for cell in cells]
-    if known:
-        made |= {what: ", ".join(sorted({m[what] for m in known})) for what in ("commit", "device")}
-    return made | facts
+    known = [cell["made"] for cell in cells] or [made_here()]
+    packages = dict.fromkeys(name for made in known for name in made["versions"])
+    return {
+        "command": command,
+        **{what: _merged(made[what] for made in known) for what in ("commit", "device")},
+        "versions": {name: _merged(made["versions"].get(name) for made in known) for name in packages},
+        **facts,
+    }
+
+
+def _merged(found: Iterable[str | None]) -> str:
+    """All that differ, where they are known."""
+    return ", ".join(sorted({value for value in found if value is not None}))
 
 
 def made_here() -> dict[str, Any]:
