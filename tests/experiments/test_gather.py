@@ -36,9 +36,14 @@ def test_a_page_with_ratios(tmp_path):
     assert "| gap | 2 | -1 | – |" in page  # a ratio of opposite signs says nothing
 
 
-def test_nothing_to_gather(tmp_path):
+def test_nothing_to_gather(tmp_path, capsys):
     with pytest.raises(QDFMError, match="qdfm reproduce"):
         gather(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main([str(tmp_path), str(tmp_path / "page.md")])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("qdfm: There is no */results.json in ")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_page_in_the_repository_is_what_its_results_say():

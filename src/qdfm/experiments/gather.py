@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qdfm.checkpoint import write_file
-from qdfm.errors import QDFMError
+from qdfm.errors import QDFMError, told
 
 INTRODUCTION = """# Results
 
@@ -51,7 +51,8 @@ def _section(name: str, payload: dict[str, Any]) -> str:
 def main(words: list[str]) -> None:
     """Write the page."""
     results, page = Path(words[0] if words else "results"), Path(words[1] if len(words) > 1 else "RESULTS.md")
-    write_file(page, gather(results).encode())
+    if code := told(lambda: write_file(page, gather(results).encode())):
+        sys.exit(code)
 
 
 if __name__ == "__main__":
