@@ -12,7 +12,7 @@ import qdfm
 from qdfm.algorithms import ALGORITHMS
 from qdfm.cli import main
 from qdfm.data.builtin import GENERATORS
-from qdfm.envs.registry import ENVIRONMENTS
+from qdfm.envs.registry import ENVIRONMENTS, GAMES
 
 COMMAND = Path(sys.executable).with_name("qdfm")
 
@@ -24,6 +24,9 @@ def test_list_names_everything(capsys):
     out = capsys.readouterr().out
     for name in (*GENERATORS, *ALGORITHMS, *ENVIRONMENTS, *EXPERIMENTS):
         assert re.search(rf"^\s*{re.escape(name)}\s", out, re.MULTILINE), name
+    for name, game in GAMES.items():
+        row = " ".join(out[out.index(f"{name}-MAP") :].split())  # its lines as one
+        assert all(word in row for word in ("github.com/oxwhirl/smac", *game.maps))
 
 
 def test_version_and_usage(capsys):

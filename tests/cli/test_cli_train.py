@@ -9,7 +9,7 @@ import pytest
 from command_line import CLONE, TINY, again, refusal, table
 
 import qdfm
-from qdfm.cli import main
+from qdfm.cli import main, train
 from qdfm.envs.multigoal import MultiGoal
 from qdfm.errors import Diverged
 
@@ -123,9 +123,16 @@ def test_settings_that_make_no_sense(words, says, capsys):
 
 
 def test_an_environment_is_no_data(capsys):
-    assert "cartpole is an environment without built-in data" in refusal(capsys, "train", "cartpole")
+    for name in ("cartpole", "smac-3m"):
+        assert f"{name} is an environment without built-in data" in refusal(capsys, "train", name)
     said = refusal(capsys, "train", "smax-3m")
     assert "data from there: smax-3m-expert, smax-3m-medium, smax-3m-medium-replay, smax-3m-poor." in said
+
+
+@pytest.mark.parametrize(("named", "place"), [("CartPole-v1", "CartPole-v1"), ("NoSuchRobot-v0", None), (None, None)])
+def test_a_minari_set_is_played_in_the_environment_that_it_names(named, place, monkeypatch):
+    monkeypatch.setattr(train, "environment_of", lambda task: named)
+    assert train._place("some/set-v0") == place
 
 
 def test_a_folder_that_cannot_be_made(capsys):

@@ -6,6 +6,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, ClassVar
 
+import gymnasium
 import jax
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from qdfm.algorithms import BC
 from qdfm.data.actions import MultiDiscrete
 from qdfm.data.spec import Spec
 from qdfm.envs.gymnasium import make
+from qdfm.envs.registry import GAMES, Game
 from qdfm.envs.smac import SMAC
 from qdfm.envs.vector import PARALLEL, copies_of
 from qdfm.errors import QDFMError
@@ -108,10 +110,26 @@ def test_evaluation_against_the_script(game, agent):
     np.testing.assert_array_equal(evaluate(agent, "smac-8m", episodes=1, seed=5).returns, [[11.5]])
 
 
+@pytest.mark.parametrize(("name", "meant"), [("smac3m", "smac-3m"), ("smac_corridor", "smac-corridor")])
+def test_a_map_is_offered_for_a_misspelt_name(name, meant):
+    with pytest.raises(QDFMError, match=f"Unknown environment '{name}'; did you mean '{meant}'"):
+        make(name)
+
+
 def test_one_game_at_a_time_or_one_per_worker():
     assert [copies_of("smac-3m", 50, workers) for workers in (1, 3)] == [1, 3]
     assert copies_of("smac-3m", 2, 3) == 2
     assert [copies_of("CartPole-v1", n, 1) for n in (5, 1000)] == [5, PARALLEL]
+
+
+def test_another_game(monkeypatch):
+    poles = {"short": "CartPole-v0", "long": "CartPole-v1"}
+    game = Game(lambda pole, **options: gymnasium.make(poles[pole], **options), tuple(poles), 2, "Poles")
+    monkeypatch.setitem(GAMES, "pole", game)
+    assert make("pole-long").spec.max_episode_steps == 500
+    assert [copies_of("pole-long", n, 1) for n in (1, 50)] == [1, 2]
+    with pytest.raises(QDFMError, match="did you mean 'pole-short'"):
+        make("pole_shrt")
 
 
 def test_each_step(game):

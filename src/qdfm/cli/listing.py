@@ -16,13 +16,14 @@ def run(words: Sequence[str]) -> None:
 
     def command() -> None:
         """Tasks, algorithms, environments and experiments."""
-        from qdfm.envs.registry import ENVIRONMENTS
+        from qdfm.envs.registry import ENVIRONMENTS, GAMES
         from qdfm.experiments import EXPERIMENTS
 
+        games = {f"{name}-MAP": f"{g.about}; MAP: {', '.join(g.maps)}" for name, g in GAMES.items()}
         for title, rows in (
             ("tasks", {name: g.about for name, g in GENERATORS.items()}),
             ("algorithms", {name: c.about for name, c in ALGORITHMS.items()}),
-            ("environments", {name: _first_line(make) for name, make in ENVIRONMENTS.items()}),
+            ("environments", {name: _first_line(make) for name, make in ENVIRONMENTS.items()} | games),
             ("experiments", {name: e.about for name, e in EXPERIMENTS.items()}),
         ):
             table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))

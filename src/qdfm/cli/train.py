@@ -69,11 +69,11 @@ def run(words: Sequence[str]) -> None:
 
 
 def _run_training(args: TrainArguments, config: Config) -> None:
-    from qdfm.envs.registry import ENVIRONMENTS, PLACES
+    from qdfm.envs.registry import PLACES, known_names
     from qdfm.evaluate import evaluate
 
     logged = is_file(args.task)
-    if args.task in ENVIRONMENTS and args.task not in GENERATORS:
+    if args.task in known_names() and args.task not in GENERATORS:
         if played := [name for name, place in PLACES.items() if place.env == args.task]:
             raise QDFMError(f"{args.task} is an environment; train on data from there: {', '.join(played)}.")
         raise QDFMError(f"{args.task} is an environment without built-in data; give a log file of it instead.")
@@ -103,13 +103,14 @@ def _few(args: TrainArguments) -> DataArguments:
 
 
 def _place(task: str) -> str | None:
-    """Where agents trained on a task play: there, or in the environment that a Minari set names."""
+    """Where agents trained on a task play: there, or in the environment that a Minari set names, if it is known."""
     from qdfm.envs.gymnasium import registered
     from qdfm.envs.registry import ENVIRONMENTS, PLACES
 
     if task in ENVIRONMENTS or task in PLACES or registered(task):
         return task
-    return None if task in GENERATORS else environment_of(task)
+    named = None if task in GENERATORS else environment_of(task)
+    return named if named is not None and registered(named) else None
 
 
 def _value_of(words: Sequence[str], option: str) -> str | None:

@@ -17,11 +17,10 @@ from gymnasium.wrappers import FlattenObservation
 from qdfm.data.actions import ActionSpace, Bins, Codebook, Discrete, MultiDiscrete
 from qdfm.envs.base import JaxEnv
 from qdfm.envs.mujoco import MO_HOPPER, make_plain
-from qdfm.envs.registry import ENVIRONMENTS, PLACES
+from qdfm.envs.registry import game_of, known_names
 from qdfm.errors import QDFMError, unknown
 
 LIKE_AN_ID = re.compile(r".*-v\d+|.*/.*")
-SMAC_MAPS = "smac-"  # how the names of SMAC's maps begin
 
 # By its path, because the module needs MuJoCo.
 gymnasium.register(MO_HOPPER, "qdfm.envs.mo_hopper:MOHopper", max_episode_steps=500)
@@ -173,17 +172,16 @@ def unknown_id(kind: str, name: str, known: Iterable[str]) -> QDFMError:
 
 
 def make(name: str, trained: ActionSpace | None = None, **options: Any) -> gymnasium.Env:
-    """A Gymnasium or MO-Gymnasium environment by its id, or a map of SMAC such as smac-3m; its observation one array,
+    """A Gymnasium or MO-Gymnasium environment by its id, or a map of a game such as smac-3m; its observation one array,
     actions as in `action_tokens`.
 
     The options are those of `gymnasium.make`.
     """
-    if name.startswith(SMAC_MAPS):
-        from qdfm.envs.smac import SMAC
-
-        return adapted(SMAC(name.removeprefix(SMAC_MAPS), **options), trained)
+    if (found := game_of(name)) is not None:
+        game, map_name = found
+        return adapted(game.make(map_name, **options), trained)
     if not registered(name):
-        raise unknown_id("environment", name, [*ENVIRONMENTS, *PLACES])
+        raise unknown_id("environment", name, known_names())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*precision lowered")  # of a Box's bounds; no user can mend that
         return adapted(make_plain(name, **options), trained)

@@ -15,7 +15,8 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from gymnasium.wrappers import FrameStackObservation, TransformObservation
 
 from qdfm.data.spec import Spec
-from qdfm.envs.gymnasium import SMAC_MAPS, Accumulating, adapted, box, kept_of, make, registered, seed_globals
+from qdfm.envs.gymnasium import Accumulating, adapted, box, kept_of, make, registered, seed_globals
+from qdfm.envs.registry import game_of
 from qdfm.errors import QDFMError
 
 PARALLEL = 64  # copies of an environment that share one batch of decisions, in one process
@@ -73,11 +74,13 @@ class Copy(gymnasium.Wrapper):
 
 def copies_of(env: str | gymnasium.Env, episodes: int, workers: int) -> int:
     """How many copies play so many episodes: one of an environment itself, one per worker, else as many as share a
-    batch, but one of SMAC's games, each of which is a process of some gigabytes."""
+    batch, or as a game allows."""
     if not isinstance(env, str):
         return 1
-    one = 1 if env.startswith(SMAC_MAPS) else PARALLEL
-    return min(episodes, one if workers == 1 else workers)
+    if workers > 1:
+        return min(episodes, workers)
+    found = game_of(env)
+    return min(episodes, PARALLEL if found is None else found[0].copies)
 
 
 def vectorised(
