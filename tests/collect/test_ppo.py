@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from qdfm.collect import ppo
+from qdfm.collect.actor import Weights
 from qdfm.collect.ppo import PPO, History, Nets, Rows
 from qdfm.data.actions import MultiDiscrete
 from qdfm.data.arrays import read_arrays
@@ -58,7 +59,7 @@ class Bandit:
         return state == 1
 
 
-def flat(outputs: int, *bias: float) -> ppo.Weights:
+def flat(outputs: int, *bias: float) -> Weights:
     """Networks of two inputs more than agents that say the same everywhere."""
     sizes = ((3, 4), (4,), (4, 4), (4,), (4, outputs))
     return (*(jnp.zeros(s) for s in sizes), jnp.array(bias))
@@ -148,15 +149,17 @@ def test_a_turn_begins_anew_where_an_episode_ends():
     np.testing.assert_array_equal(paid, (np.asarray(turn.action) == RIGHT).all(-1))
 
 
-def test_the_command_line(tmp_path, monkeypatch, run):
-    def said(*words: str) -> int:
+def test_the_command_line(tmp_path, monkeypatch, capsys, run):
+    def said(*words: str) -> str:
         monkeypatch.setattr(sys, "argv", ["ppo", *words])
         with pytest.raises(SystemExit) as stop:
             ppo.main()
-        return stop.value.code
+        assert stop.value.code == 2
+        return capsys.readouterr().err
 
-    assert said("cartpole", str(tmp_path / "run.txt")) == 2
-    assert said("cartpole", str(tmp_path / "run.npz")) == 2
+    assert "run.txt does not end in .npz" in said("smax-3m", str(tmp_path / "run.txt"))
+    assert "run.npz (No such file or directory)" in said("smax-3m", str(tmp_path / "none" / "run.npz"))
+    assert "cartpole is played by one agent" in said("cartpole", str(tmp_path / "run.npz"))
     monkeypatch.setattr(ppo, "train", lambda config: run)
     monkeypatch.setattr(sys, "argv", ["ppo", "smax-3m", str(tmp_path / "run.npz")])
     ppo.main()

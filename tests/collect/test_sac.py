@@ -14,7 +14,7 @@ import pytest
 from scipy.stats import norm
 
 from qdfm.collect import sac
-from qdfm.collect.actor import Actor
+from qdfm.collect.actor import Actor, Weights
 from qdfm.collect.sac import SAC, Batch, Learner
 from qdfm.errors import Diverged, QDFMError
 
@@ -25,7 +25,7 @@ CONFIG = SAC(
 STEP = jax.jit(partial(sac.update, CONFIG))
 
 
-def constant_actor(mean: float, log_std: float) -> sac.Weights:
+def constant_actor(mean: float, log_std: float) -> Weights:
     """One dimension, the same everywhere."""
     return (
         jnp.zeros((1, 8)),
@@ -37,11 +37,11 @@ def constant_actor(mean: float, log_std: float) -> sac.Weights:
     )
 
 
-def constant_critic(value: float) -> sac.Weights:
+def constant_critic(value: float) -> Weights:
     return (jnp.zeros((2, 8)), jnp.zeros(8), jnp.zeros((8, 8)), jnp.zeros(8), jnp.zeros((8, 1)), jnp.array([value]))
 
 
-def learner_of(actor: sac.Weights, alpha: float) -> Learner:
+def learner_of(actor: Weights, alpha: float) -> Learner:
     fresh = sac.initial(CONFIG, jax.random.key(0), 1, 1)
     targets = (constant_critic(3.0), constant_critic(5.0))
     return fresh._replace(actor=actor, targets=targets, log_alpha=jnp.log(alpha))
@@ -218,7 +218,7 @@ def test_a_loss_that_is_none_stops_it(here, monkeypatch, worlds, capsys):
     ("changes", "sentence"),
     [
         ({"out": Path("policy")}, "does not end in .npz"),
-        ({"out": Path("nowhere/policy.npz")}, "no folder nowhere"),
+        ({"out": Path("nowhere/policy.npz")}, r"Cannot write nowhere/policy\.npz \(No such file or directory\)"),
         ({"env": "Pendulm-v1"}, "did you mean 'Pendulum-v1'"),
         ({"env": "CartPole-v1"}, "SAC needs a Box between"),
     ],

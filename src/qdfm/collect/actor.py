@@ -1,12 +1,16 @@
-"""Policies for continuous actions in files: two ReLU layers give mean and log-std of a Gaussian squashed by tanh.
+"""Policies in files, and the networks that `qdfm.collect.sac` and `qdfm.collect.ppo` train to make them.
 
-The files hold `w0, b0, w1, b1, w2, b2` and no Python objects. `qdfm.collect.sac` trains and writes them.
+The files hold `w0, b0, w1, b1, w2, b2`, two ReLU layers and one without, and no Python objects. For continuous actions
+they give mean and log-std of a Gaussian squashed by tanh, which `Actor` plays in NumPy.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
+import jax
 import numpy as np
 
 from qdfm.data.arrays import read_arrays, write_arrays
@@ -15,6 +19,25 @@ from qdfm.errors import QDFMError
 POLICIES = Path(__file__).parent / "policies"
 LOG_STD = (-10.0, 2.0)
 NAMES = ("w0", "b0", "w1", "b1", "w2", "b2")
+
+Weights = tuple[jax.Array, ...]  # w0, b0, w1, b1, ...; w [inputs, outputs]
+
+
+def layers(key: jax.Array, sizes: tuple[int, ...]) -> Weights:
+    """Weights for layers of these sizes, uniform within 1/√inputs."""
+    out: list[jax.Array] = []
+    for i, (n, m) in enumerate(pairwise(sizes)):
+        for j, shape in enumerate(((n, m), (m,))):
+            drawn = jax.random.uniform(jax.random.fold_in(key, 2 * i + j), shape, minval=-1, maxval=1)
+            out.append(drawn / math.sqrt(n))
+    return tuple(out)
+
+
+def forward(weights: Weights, x: jax.Array) -> jax.Array:
+    """ReLU between the layers, `[..., inputs]` to `[..., outputs]`."""
+    for w, b in zip(weights[0:-2:2], weights[1:-2:2]):
+        x = jax.nn.relu(x @ w + b)
+    return x @ weights[-2] + weights[-1]
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ import numpy as np
 
 from qdfm.data.dataset import Dataset
 from qdfm.envs.cartpole2obj import CartPole2Obj
-from qdfm.envs.simulate import simulate
+from qdfm.envs.simulate import Record, record, steps_taken
 
 LEAN = (0.04, 0.07, 1.0, 0.25)  # of x, ẋ, θ, θ̇
 DRAWS = 3  # uniforms per decision: whether it looks, whether it is shaken, the coin
@@ -79,24 +79,9 @@ def collect_cartpole_2obj(seed: int = 0) -> Dataset:
         return push(band, attention, noise, uniforms, observation)[:, None], carry
 
     @jax.jit
-    def play(key: jax.Array) -> tuple[Any, ...]:
-        states, reward, running, terminated = simulate(env, act, DRAWS, sum(counts), key)
-        return jax.vmap(jax.vmap(env.observation))(states), states.previous, reward, running, terminated
+    def play(key: jax.Array) -> Record:
+        played = record(env, act, DRAWS, sum(counts), key)
+        return played._replace(states={"observation": jax.vmap(jax.vmap(env.observation))(played.states)})
 
-    key = jax.random.key(seed, impl="threefry2x32")
-    observation, pushed, reward, running, ended = jax.device_get(play(key))
-    taken = running.T  # [episodes, T], so that rows come episode by episode
-    last = np.arange(env.horizon) == taken.sum(1, keepdims=True) - 1
-
-    def rows(by_time: np.ndarray) -> np.ndarray:
-        return by_time.swapaxes(0, 1)[taken]
-
-    return Dataset.from_arrays(
-        observation=rows(observation[:-1]),
-        action=rows(pushed[1:]),  # the next state remembers what was pushed
-        reward=rows(reward),
-        next_observation=rows(observation[1:]),
-        terminated=(last & ended[:, None])[taken],
-        truncated=(last & ~ended[:, None])[taken],
-        num_actions=2,
-    )
+    played = jax.device_get(play(jax.random.key(seed, impl="threefry2x32")))
+    return Dataset.from_arrays(**steps_taken(played), num_actions=2)

@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from qdfm.collect.actor import NAMES
-from qdfm.collect.sac import Weights, forward, layers
+from qdfm.checkpoint import check_writable
+from qdfm.collect.actor import NAMES, Weights, forward, layers
 from qdfm.data.arrays import write_arrays
 from qdfm.envs.base import Contest, TeamEnv
 from qdfm.envs.registry import ENVIRONMENTS
@@ -302,8 +302,9 @@ def main() -> None:
 
     def run() -> None:
         config = tyro.cli(PPO, config=(tyro.conf.PositionalRequiredArgs,))
-        if config.out.suffix != ".npz" or not config.out.parent.is_dir():
-            raise QDFMError(f"{config.out} is no .npz file in a folder that exists; name it so.")
+        if config.out.suffix != ".npz":
+            raise QDFMError(f"{config.out} does not end in .npz; name the file of the actors so.")
+        check_writable(config.out)
         write_history(config.out, train(config))
 
     if code := told(run):

@@ -18,7 +18,6 @@ import sys
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -27,12 +26,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from qdfm.collect.actor import LOG_STD, Actor, write_actor
+from qdfm.checkpoint import check_writable
+from qdfm.collect.actor import LOG_STD, Actor, Weights, forward, layers, write_actor
 from qdfm.collect.rollouts import Lane, Trajectories, empty_rows, episode_returns, gains, time_limit
 from qdfm.errors import Diverged, QDFMError, told
 from qdfm.progress import open_count
 
-Weights = tuple[jax.Array, ...]  # w0, b0, w1, b1, ...; w [inputs, outputs]
 Twins = tuple[Weights, Weights]
 
 
@@ -87,23 +86,6 @@ class Learner(NamedTuple):
     targets: Twins
     log_alpha: jax.Array
     optimisers: tuple[Any, Any, Any]  # of actor, critics and temperature
-
-
-def layers(key: jax.Array, sizes: tuple[int, ...]) -> Weights:
-    """Weights for layers of these sizes, uniform within 1/√inputs."""
-    out: list[jax.Array] = []
-    for i, (n, m) in enumerate(pairwise(sizes)):
-        for j, shape in enumerate(((n, m), (m,))):
-            drawn = jax.random.uniform(jax.random.fold_in(key, 2 * i + j), shape, minval=-1, maxval=1)
-            out.append(drawn / math.sqrt(n))
-    return tuple(out)
-
-
-def forward(weights: Weights, x: jax.Array) -> jax.Array:
-    """ReLU between the layers, `[..., inputs]` to `[..., outputs]`."""
-    for w, b in zip(weights[0:-2:2], weights[1:-2:2]):
-        x = jax.nn.relu(x @ w + b)
-    return x @ weights[-2] + weights[-1]
 
 
 def draw(actor: Weights, observation: jax.Array, noise: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -270,8 +252,7 @@ def _check(config: SAC) -> None:
 
     if config.out.suffix != ".npz":
         raise QDFMError(f"{config.out} does not end in .npz; name the file of the policy so.")
-    if not config.out.parent.is_dir():
-        raise QDFMError(f"There is no folder {config.out.parent}; make it first.")
+    check_writable(config.out)
     if not registered(config.env):
         raise unknown_id("environment", config.env, ())
     if not time_limit(config.env):

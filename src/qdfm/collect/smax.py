@@ -38,7 +38,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from qdfm.collect.actor import NAMES, POLICIES
@@ -46,9 +45,7 @@ from qdfm.collect.ppo import draw, log_law
 from qdfm.data.arrays import read_arrays, write_arrays
 from qdfm.data.dataset import Dataset
 from qdfm.data.episodes import borders
-from qdfm.data.spec import Spec
-from qdfm.envs.base import Step
-from qdfm.envs.simulate import simulate
+from qdfm.envs.simulate import Record, record, steps_taken
 from qdfm.envs.smax import REWARD, TASKS, Smax
 from qdfm.errors import QDFMError, told, unknown
 
@@ -67,47 +64,6 @@ class Policy(NamedTuple):
     steps: np.ndarray  # [C], environment steps that each was trained for
     won: np.ndarray  # [C], share of MEASURED battles
     returned: np.ndarray  # [C], mean return of these
-
-
-class Remembered(NamedTuple):
-    """A state and the action that led to it."""
-
-    state: Any
-    action: jax.Array  # [G]
-
-
-@dataclass(frozen=True)
-class Recording:
-    """The same battle, with states that remember the action before."""
-
-    env: Smax
-
-    @property
-    def spec(self) -> Spec:
-        """As it was."""
-        return self.env.spec
-
-    @property
-    def horizon(self) -> int:
-        """As it was."""
-        return self.env.horizon
-
-    def reset(self, key: jax.Array) -> Remembered:
-        """No action before, which is written as 0."""
-        return Remembered(self.env.reset(key), jnp.zeros(self.env.spec.agents, jnp.int32))
-
-    def step(self, state: Remembered, action: jax.Array, key: jax.Array) -> Step:
-        """As it was."""
-        moved = self.env.step(state.state, action, key)
-        return moved._replace(state=Remembered(moved.state, action.astype(jnp.int32)))
-
-    def observation(self, state: Remembered) -> jax.Array:
-        """As it was."""
-        return self.env.observation(state.state)
-
-    def mask(self, state: Remembered) -> jax.Array:
-        """As it was."""
-        return self.env.mask(state.state)
 
 
 def find_task(task: str) -> tuple[str, str]:
@@ -157,7 +113,7 @@ def battles(
     with jax.default_device(jax.devices("cpu")[0]):
         key = jax.random.key(seed, impl="threefry2x32")
         while done < (episodes or 0) or rows < (transitions or 0):
-            part = _rows(env, jax.device_get(play(actors, jax.random.fold_in(key, len(parts)))))
+            part = steps_taken(jax.device_get(play(actors, jax.random.fold_in(key, len(parts)))))
             part["episode"] += done
             parts.append(part)
             done, rows = done + lanes * policies, rows + len(part["reward"])
@@ -184,10 +140,10 @@ def statistics(data: Dataset) -> dict[str, float]:
 
 @lru_cache(maxsize=16)
 def _compiled(env: Smax, policies: int, lanes: int) -> Any:
-    spec, world = env.spec, Recording(env)
-    tokens, choices = spec.tokens, spec.num_choices
+    tokens, choices = env.spec.tokens, env.spec.num_choices
+    views = {"observation": env.observation, "mask": env.mask, "state": env.global_state}
 
-    def play(actors: Any, key: jax.Array) -> tuple[Any, ...]:
+    def play(actors: Any, key: jax.Array) -> Record:
         def act(uniforms: jax.Array, observation: jax.Array, mask: jax.Array, carry: None) -> tuple[jax.Array, None]:
             def by_actor(x: jax.Array) -> jax.Array:
                 return x.reshape(lanes, policies, tokens, -1)
@@ -195,35 +151,10 @@ def _compiled(env: Smax, policies: int, lanes: int) -> Any:
             law = jax.vmap(log_law, (0, 1, 1), 1)(actors, by_actor(observation), by_actor(mask))
             return draw(law, by_actor(uniforms)).reshape(-1, tokens), carry
 
-        states, *rest = simulate(world, act, tokens * choices, lanes * policies, key)
-        views = (env.observation, env.mask, env.global_state)
-        return *(jax.vmap(jax.vmap(view))(states.state) for view in views), states.action, *rest
+        played = record(env, act, tokens * choices, lanes * policies, key)
+        return played._replace(states={name: jax.vmap(jax.vmap(view))(played.states) for name, view in views.items()})
 
     return jax.jit(play)
-
-
-def _rows(env: Smax, played: tuple[np.ndarray, ...]) -> dict[str, np.ndarray]:
-    """The steps that were taken, battle by battle."""
-    observation, mask, state, action, reward, running, ended = played
-    taken = running.T  # [battles, T]
-    last = np.arange(env.horizon) == taken.sum(1, keepdims=True) - 1
-
-    def rows(by_time: np.ndarray) -> np.ndarray:
-        return by_time.swapaxes(0, 1)[taken]
-
-    return {
-        "observation": rows(observation[:-1]),
-        "action": rows(action[1:]),
-        "reward": rows(reward),
-        "next_observation": rows(observation[1:]),
-        "terminated": (last & ended[:, None])[taken],
-        "truncated": (last & ~ended[:, None])[taken],
-        "mask": rows(mask[:-1]),
-        "next_mask": rows(mask[1:]),
-        "state": rows(state[:-1]),
-        "next_state": rows(state[1:]),
-        "episode": np.nonzero(taken)[0],
-    }
 
 
 def chosen(won: np.ndarray, returned: np.ndarray) -> dict[str, int]:
