@@ -17,7 +17,8 @@ from qdfm.algorithms.base import Algorithm
 from qdfm.collect.gymnasium import collect_gymnasium
 from qdfm.data.actions import Discrete, MultiDiscrete
 from qdfm.data.spec import Spec
-from qdfm.envs.gymnasium import GymEnv, adapted
+from qdfm.envs.gymenv import GymEnv
+from qdfm.envs.gymnasium import adapted
 from qdfm.envs.multigoal import MultiGoal
 from qdfm.envs.registry import PLACES, Place, played_in
 from qdfm.envs.vector import PARALLEL

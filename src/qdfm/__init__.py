@@ -5,6 +5,8 @@ agent = qdfm.QDFM(beta=5.0).fit(data, seed=0)
 agent.act(data.observation[0])
 """
 
+from typing import TYPE_CHECKING, Any
+
 from qdfm._version import __version__
 from qdfm.agent import Agent, load
 from qdfm.algorithms import (
@@ -62,6 +64,7 @@ __all__ = [
     "Diverged",
     "Evaluation",
     "GreedyQ",
+    "GymEnv",
     "Options",
     "QDFMError",
     "Spec",
@@ -74,3 +77,15 @@ __all__ = [
     "sweep",
     "train",
 ]
+
+if TYPE_CHECKING:
+    from qdfm.envs.gymenv import GymEnv
+else:
+
+    def __getattr__(name: str) -> Any:
+        """GymEnv when it is asked for, because Gymnasium takes a while to import."""
+        if name == "GymEnv":
+            from qdfm.envs.gymenv import GymEnv
+
+            return GymEnv
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
