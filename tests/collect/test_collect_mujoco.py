@@ -148,7 +148,7 @@ def test_returns_of_whole_episodes(hopper):
 def test_behaviour_through_a_quantiser(hopper):
     bins = Bins(((-1.0, -0.2, 0.5, 1.0),) * 3)
     grid = np.array(bins.values[0], np.float32)
-    data = collect_mujoco(HOPPER, 60, seed=3, quantiser=bins)
+    (data,) = play(Job("Hopper-v5", actor_of(TASKS[HOPPER]), 3, (0,), (60,), bins))
     assert np.isin(data.action, grid).all()
     np.testing.assert_array_equal(data.action[0], grid[np.abs(hopper.action[0][:, None] - grid).argmin(1)])
     world = gymnasium.make("Hopper-v5")

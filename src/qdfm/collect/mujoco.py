@@ -41,19 +41,15 @@ def collect_mujoco(
     seed: int = 0,
     workers: int | None = None,
     progress: bool = False,
-    quantiser: ActionSpace | None = None,
 ) -> Trajectories:
-    """So many transitions of a task's policy, by so many processes (None: one for each core).
-
-    With a `quantiser` every action is executed, and recorded, as what encoding and decoding make of it.
-    """
+    """So many transitions of a task's policy, by so many processes (None: one for each core)."""
     known = find_task(task)
     if transitions < 1:
         raise QDFMError(f"{transitions} transitions cannot be collected; give at least 1.")
     lengths = [min(LANE, transitions - start) for start in range(0, transitions, LANE)]
     numbers, actor = range(len(lengths)), actor_of(known)
     jobs = [
-        Job(known.env, actor, seed, tuple(numbers[i : i + TOGETHER]), tuple(lengths[i : i + TOGETHER]), quantiser)
+        Job(known.env, actor, seed, tuple(numbers[i : i + TOGETHER]), tuple(lengths[i : i + TOGETHER]))
         for i in range(0, len(lengths), TOGETHER)
     ]
     lanes: list[Trajectories] = []

@@ -18,12 +18,12 @@ MAX_SWEEPS = 10_000
 class Carried:
     """What a policy does within the horizon."""
 
-    expected_return: np.ndarray  # [objectives], discounted where asked for
+    expected_return: np.ndarray  # [objectives], undiscounted
     visits: np.ndarray  # [S], expected visits per episode, the first and the last state included
     running: float  # probability that an episode is still running at the horizon
 
 
-def carry(table: Tabular, probabilities: np.ndarray, gamma: float = 1.0) -> Carried:
+def carry(table: Tabular, probabilities: np.ndarray) -> Carried:
     """Carry the distribution over states through the horizon under action probabilities `[S, A]`."""
     weights = np.asarray(probabilities, np.float64)[..., None] * table.probability  # [S, A, O]
     goes_on = np.where(table.terminated, 0.0, weights)
@@ -34,7 +34,7 @@ def carry(table: Tabular, probabilities: np.ndarray, gamma: float = 1.0) -> Carr
     for _ in range(table.horizon):
         visits += np.bincount(flat, (alive[:, None, None] * weights).ravel(), states)
         alive = np.bincount(flat, (alive[:, None, None] * goes_on).ravel(), states)
-    total = expected_returns(table, np.asarray(probabilities)[None], gamma)[0]
+    total = expected_returns(table, np.asarray(probabilities)[None])[0]
     return Carried(total, visits, float(alive.sum()))
 
 

@@ -17,7 +17,6 @@ from qdfm.experiments.report import PLAYED, Headline, Table, marked, near_best, 
 # By setting and task: the cell of the behaviour, and under "methods" those of the methods.
 Results = dict[str, dict[str, dict[str, Any]]]
 
-SEVEN = ("AWAC", "AWBC", "BCQ", "CQL", "GreedyQ", "BRAC", "BoltzQ")
 BESIDE = ("BC", "BoltzBC", "IQL")
 # The paper's normalised scores at K_act = 256.
 PAPER_TASKS = (
