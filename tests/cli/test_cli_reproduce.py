@@ -1,6 +1,7 @@
 """qdfm reproduce: what an experiment writes, and how it goes on."""
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,24 @@ def test_a_second_run_neither_destroys_nor_repeats_the_first(tiny_experiment, ca
     assert files() == before
     assert main([*quick, "--resume"]) == 0
     assert files() == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("divisions", "--only", "bins-9", "BC"),
+        ("smax", "--only", "2s3z", "medium-replay", "QDFM, qmix"),
+        ("mujoco", "--only", "tokens", "CQL"),
+        ("ablations", "--only", "inference", "hopper-medium"),
+        ("ablations", "--quick", "--only", "inference"),
+        ("runtime", "--only", "schedule", "scaling", "CQL"),
+    ],
+)
+def test_names_that_select_nothing_together(words, capsys):
+    said = refusal(capsys, "reproduce", *words)
+    options = shlex.join(words[1:])
+    assert said == f"qdfm: {options} selects nothing that this experiment tries; name others, or fewer.\n"
+    assert list(Path().iterdir()) == []
 
 
 def test_an_experiment_without_seeds(capsys):

@@ -9,6 +9,7 @@ The sweeps of α and of the steps, and the starts, are played by models that wer
 
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from itertools import product
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -98,20 +99,23 @@ QUICK_NAMES = {"part": ("samples", "starts"), "model": ("ours",), "task": ("hopp
 def run(settings: Settings) -> None:
     """Train, play, tabulate, draw."""
     picked = settings.picked({"part": PARTS, "model": tuple(models()), "task": TASKS}, QUICK_NAMES)
+    asked = {
+        (part, task, model): trials
+        for part, task, model in product(picked["part"], picked["task"], picked["model"])
+        if part in TRIALS and (trials := TRIALS[part](model, task))
+    }
+    timed = picked["model"] if "times" in picked["part"] else ()
+    settings.require((*asked, *timed))
     cells, seeds = Cells(settings), settings.seed_range(SEEDS)
     size = QUICK if settings.quick else FULL
     results: Results = {}
-    for part in (p for p in picked["part"] if p in TRIALS):
-        for task in picked["task"]:
-            for model in picked["model"]:
-                for label, trial in TRIALS[part](model, task).items():
-                    episodes = size.episodes if settings.quick or trial.episodes is None else trial.episodes
-                    place = Place(task, trial.coding, replace(size, episodes=episodes))
-                    cell = trained(
-                        cells, place, trial.config, seeds, settings.progress, trial.judge, **trial.describes
-                    )  # fmt: skip
-                    results.setdefault(part, {}).setdefault(task, {}).setdefault(model, {})[label] = cell
-    costs = {model: times(cells, model, size) for model in picked["model"] if "times" in picked["part"]}
+    for (part, task, model), trials in asked.items():
+        row = results.setdefault(part, {}).setdefault(task, {}).setdefault(model, {})
+        for label, trial in trials.items():
+            episodes = size.episodes if settings.quick or trial.episodes is None else trial.episodes
+            place = Place(task, trial.coding, replace(size, episodes=episodes))
+            row[label] = trained(cells, place, trial.config, seeds, settings.progress, trial.judge, **trial.describes)
+    costs = {model: times(cells, model, size) for model in timed}
     tables = tabulate(results, costs)
     for table in tables:
         table.show()

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -56,14 +56,24 @@ class Settings:
         whole = {**known, **(quick if self.quick else {})}
         return {kind: tuple(n for n in self.only if n in names) or whole[kind] for kind, names in known.items()}
 
+    def require(self, work: Collection[Any]) -> None:
+        """Refuse names that are known but select no work together, before anything is computed or written."""
+        if not work:
+            raise QDFMError(f"{self.selection} selects nothing that this experiment tries; name others, or fewer.")
+
+    @property
+    def selection(self) -> str:
+        """The options that select what is run."""
+        return " ".join(["--quick"] * self.quick + ["--only", shlex.join(self.only)] * bool(self.only))
+
     def seed_range(self, full: int) -> tuple[int, ...]:
         """The seeds: as many as asked for, else `full`, or one in a quick run."""
         return tuple(range(self.seeds or (1 if self.quick else full)))
 
     def command(self, name: str, seeds: int | None = None) -> str:
         """The command that runs the experiment like this."""
-        options = " --quick" * self.quick + f" --only {shlex.join(self.only)}" * bool(self.only)
-        return f"qdfm reproduce {name}{options}" + ("" if seeds is None else f" --seeds {seeds}")
+        options = (self.selection, "" if seeds is None else f"--seeds {seeds}")
+        return " ".join(filter(None, ("qdfm reproduce", name, *options)))
 
 
 class Cells:

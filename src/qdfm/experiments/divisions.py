@@ -41,17 +41,20 @@ def tried(coding: str, task: str) -> dict[str, Config]:
 def run(settings: Settings) -> None:
     """Train, play, tabulate, draw."""
     picked = settings.picked({"coding": CODINGS, "task": TASKS, "method": METHODS["codebook"]}, QUICK_NAMES)
+    asked = {
+        (task, coding): {name: config for name, config in tried(coding, task).items() if name in picked["method"]}
+        for task in picked["task"]
+        for coding in picked["coding"]
+    }
+    asked = {at: methods for at, methods in asked.items() if methods}
+    settings.require(asked)
     cells, seeds = Cells(settings), settings.seed_range(SEEDS)
     size = QUICK if settings.quick else SIZE
     results: Results = {}
-    for task in picked["task"]:
-        for coding in picked["coding"]:
-            methods = {name: config for name, config in tried(coding, task).items() if name in picked["method"]}
-            if methods:
-                place = Place(task, CODINGS[coding], size)
-                made = {name: trained(cells, place, c, seeds, settings.progress) for name, c in methods.items()}
-                row = {"behaviour": behaviour(cells, place), "methods": made}
-                results.setdefault(coding, {})[task] = row
+    for (task, coding), methods in asked.items():
+        place = Place(task, CODINGS[coding], size)
+        made = {name: trained(cells, place, config, seeds, settings.progress) for name, config in methods.items()}
+        results.setdefault(coding, {})[task] = {"behaviour": behaviour(cells, place), "methods": made}
     tables = tabulate(results, COMPARED)
     for table in tables:
         table.show()

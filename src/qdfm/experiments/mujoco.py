@@ -89,13 +89,14 @@ def run(settings: Settings) -> None:
     """Train, play, tabulate, draw."""
     every = dict.fromkeys(name for methods in METHODS.values() for name in methods)
     picked = settings.picked({"setting": METHODS, "task": TASKS, "method": every}, QUICK_NAMES)
-    cells = Cells(settings)
-    seeds = settings.seed_range(SEEDS)
+    asked = {s: {m: METHODS[s][m] for m in picked["method"] if m in METHODS[s]} for s in picked["setting"]}
+    asked = {setting: methods for setting, methods in asked.items() if methods}
+    settings.require(asked)
+    cells, seeds = Cells(settings), settings.seed_range(SEEDS)
     size = QUICK if settings.quick else FULL
     results: Results = {}
-    for setting in picked["setting"]:
-        methods = {name: METHODS[setting][name] for name in picked["method"] if name in METHODS[setting]}
-        for task in picked["task"] if methods else ():
+    for setting, methods in asked.items():
+        for task in picked["task"]:
             place = Place(task, CODINGS[setting], size)
             made = {}
             family = Family(TOKENS_QDFM.scaled(size.share))

@@ -32,6 +32,7 @@ SCHEDULE = 1_000_000  # the paper's gradient steps; QDFM has 150k + 500k + 350k 
 QDFM_1M = QDFM(**schedule(SCHEDULE))
 METHODS: dict[str, Config] = {"QDFM": QDFM_1M, "QDFM.paper": QDFM.paper(), **baselines(SCHEDULE, QDFM_1M)}
 WHOLE = "QDFM"  # the method whose schedule is run in full
+METHODS_OF = {"schedule": (WHOLE,), "scaling": ("QDFM", "QDFM.paper")}  # parts that not all methods have
 WARM = 3  # scans before the timed ones: until a state has passed through its program, JAX may compile it again
 
 
@@ -79,10 +80,10 @@ def run(settings: Settings) -> None:
 def report(settings: Settings, scale: Scale) -> None:
     """The chosen parts at one scale."""
     picked = settings.picked({"part": PARTS, "method": METHODS}, QUICK_NAMES)
+    parts = [part for part in picked["part"] if {*picked["method"]} & {*METHODS_OF.get(part, METHODS)}]
+    settings.require(parts)
     cells = Cells(settings)
-    results: dict[str, Any] = {}
-    for part in picked["part"]:
-        results[part] = PARTS[part](cells, scale, picked["method"], settings.progress)
+    results = {part: PARTS[part](cells, scale, picked["method"], settings.progress) for part in parts}
     tables = tabulate(results)
     for table in tables:
         table.show()
@@ -119,7 +120,7 @@ def schedule_part(cells: Cells, scale: Scale, names: Iterable[str], progress: bo
         return {"seconds": seconds, "steps": config.total_steps(data.spec), "share": share}
 
     out = {}
-    for seeds, share in zip((1, scale.seeds), scale.schedule, strict=True) if WHOLE in names else ():
+    for seeds, share in zip((1, scale.seeds), scale.schedule, strict=True):
         config = METHODS[WHOLE].scaled(share)
         described = shared | {"config": config.described(), "seeds": seeds}
         out[str(seeds)] = cells.get(described, partial(compute, config, seeds, share))
@@ -141,7 +142,7 @@ def act_part(cells: Cells, scale: Scale, names: Iterable[str], progress: bool) -
 def scaling_part(cells: Cells, scale: Scale, names: Iterable[str], progress: bool) -> dict[str, Any]:
     """Steps per second of QDFM by |A| and M, on random data; QDFM() enumerates its endpoints, so it has no M."""
     out: dict[str, Any] = {}
-    for name in (n for n in names if n in ("QDFM", "QDFM.paper")):
+    for name in (n for n in names if n in METHODS_OF["scaling"]):
         config = METHODS[name]
         assert isinstance(config, QDFM)
         for samples in scale.samples if name == "QDFM.paper" else (config.samples,):

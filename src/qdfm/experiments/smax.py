@@ -64,13 +64,16 @@ QUICK_NAMES = {"map": ("3m",), "quality": ("medium",), "method": ("QDFM", "BC")}
 def run(settings: Settings) -> None:
     """Train, play, tabulate, draw."""
     picked = settings.picked({"map": MAPS, "quality": QUALITIES, "method": METHODS}, QUICK_NAMES)
+    maps = [name for name in picked["map"] if name in (*COMPARED, *settings.only)]
+    tasks = [f"smax-{name}-{quality}" for name in maps for quality in picked["quality"]]
+    asked = {task: [m for m in picked["method"] if (task, m) not in LEFT_OUT] for task in tasks}
+    asked = {task: methods for task, methods in asked.items() if methods}
+    settings.require(asked)
     cells, seeds = Cells(settings), settings.seed_range(FULL_SEEDS)
-    results: Results = {}
-    for name in (name for name in picked["map"] if name in (*COMPARED, *settings.only)):
-        for quality in picked["quality"]:
-            task = f"smax-{name}-{quality}"
-            methods = [method for method in picked["method"] if (task, method) not in LEFT_OUT]
-            results[task] = {m: trained(cells, task, configured(task, m), seeds, settings) for m in methods}
+    results: Results = {
+        task: {m: trained(cells, task, configured(task, m), seeds, settings) for m in methods}
+        for task, methods in asked.items()
+    }
     tables = tabulate(results)
     for table in tables:
         table.show()

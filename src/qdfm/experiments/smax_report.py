@@ -92,13 +92,12 @@ def _names(results: Results) -> list[str]:
 def _table(results: Results, how: str, measure: str) -> Table:
     table = Table(f"{how}: {MEASURES[measure]}", ("", *results, "mean"))
     names = _names(results)
-    compared = rivals(names, VARIANTS)
     columns = [{name: values(cell, how, measure) for name, cell in row.items()} for row in results.values()]
     means = {name: over_tasks(results, name, how, measure) for name in names}
     columns.append({name: mean for name, mean in means.items() if mean is not None})
     digits = 2 if measure == "return" else 3
     for name in names:
-        table.add(name, *(marked(c, name, compared, digits) if name in c else "–" for c in columns))
+        table.add(name, *(marked(c, name, rivals(c, VARIANTS), digits) if name in c else "–" for c in columns))
     if any(task in PAPER for task in results) and measure == "return" and how == PLAYED[0]:
         for name in (n for n in names if any(n in PAPER.get(task, {}) for task in results)):
             table.add(f"paper: {name}", *(PAPER.get(task, {}).get(name, "–") for task in results), "–")
