@@ -11,9 +11,9 @@ from qdfm.envs.mujoco import TASKS
 from qdfm.experiments import EXPERIMENTS, control, divisions
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.control import Coding, Size
+from qdfm.experiments.control_methods import METHODS
 from qdfm.experiments.divisions import BINNED, CODINGS, COMPARED, run, tried
 from qdfm.experiments.divisions_report import PAPER_16, PAPER_SWEEP, draw, headlines, tabulate
-from qdfm.experiments.mujoco import METHODS
 
 HOPPER, EXPERT = "hopper-medium", "hopper-expert"
 

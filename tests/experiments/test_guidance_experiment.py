@@ -12,9 +12,9 @@ from qdfm.data.spec import Spec
 from qdfm.experiments import EXPERIMENTS, control, fitting, guidance
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.control import Coding, Size
+from qdfm.experiments.control_methods import METHODS, TOKENS_QDFM
 from qdfm.experiments.guidance import ONWARD, RULES, UNGUIDED, run
 from qdfm.experiments.guidance_report import draw, gains, harmless, headlines, tabulate
-from qdfm.experiments.mujoco import METHODS, TOKENS_QDFM
 from qdfm.train import branching
 
 HOPPER, WALKER = "hopper-medium", "walker2d-medium"

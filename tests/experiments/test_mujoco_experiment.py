@@ -22,7 +22,8 @@ from qdfm.errors import QDFMError
 from qdfm.experiments import EXPERIMENTS, control, mujoco
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.control import Coding, Size, gain
-from qdfm.experiments.mujoco import METHODS, QUICK_NAMES, STEPS, run, unguided
+from qdfm.experiments.control_methods import METHODS, STEPS, unguided
+from qdfm.experiments.mujoco import QUICK_NAMES, run
 from qdfm.experiments.mujoco_tables import BESIDE, PAPER, headlines, tabulate
 from qdfm.experiments.report import near_best, shown
 from qdfm.train import train

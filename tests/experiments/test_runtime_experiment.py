@@ -11,15 +11,17 @@ from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.experiments import EXPERIMENTS, runtime, timing
 from qdfm.experiments.cells import Settings
-from qdfm.experiments.runtime import METHODS, QUICK_NAMES, SCHEDULE, Scale, noise, phase_rates, report, run
-from qdfm.experiments.runtime_report import PAPER_SCALING, draw, extrapolated, headlines, tabulate
+from qdfm.experiments.control_methods import PAPER_STEPS
+from qdfm.experiments.runtime import METHODS, QUICK_NAMES, noise, report, run
+from qdfm.experiments.runtime_report import PAPER_SCALING, draw, headlines, tabulate
+from qdfm.experiments.timing import Scale, extrapolated, phase_rates
 
 
 def test_every_method_has_the_papers_schedule():
     spec = Spec((11,), Discrete(256))
     totals = {name: config.total_steps(spec) for name, config in METHODS.items()}
-    assert totals.pop("QDFM.paper") == 2 * SCHEDULE  # the behaviour is cloned first
-    assert set(totals.values()) == {SCHEDULE}
+    assert totals.pop("QDFM.paper") == 2 * PAPER_STEPS  # the behaviour is cloned first
+    assert set(totals.values()) == {PAPER_STEPS}
     alone = {name for name, c in ALGORITHMS.items() if not (c.teams_only or c.preferences_only)}
     assert {config.name for config in METHODS.values()} == alone
     ours, printed = METHODS["QDFM"], METHODS["QDFM.paper"]

@@ -21,10 +21,9 @@ from qdfm.algorithms import QDFM
 from qdfm.experiments.ablations_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control import FULL, QUICK, SOURCE, Coding, Place, Size, play, trained
-from qdfm.experiments.mujoco import schedule
+from qdfm.experiments.control_methods import PAPER_STEPS, schedule
 from qdfm.experiments.report import provenance, write_report
-from qdfm.experiments.runtime import SCHEDULE, Scale, phase_rates
-from qdfm.experiments.timing import act_times
+from qdfm.experiments.timing import Scale, act_times, phase_rates
 
 STEPS = 10_000  # gradient steps after the behaviour is cloned, which takes as many again
 SEEDS = 2
@@ -134,7 +133,7 @@ def times(cells: Cells, model: str, size: Size) -> dict[str, dict[str, Any]]:
         *(("samples", str(m), {"samples": m, "backup_samples": m}) for m in SAMPLES),
         *(("steps", str(n), {"steps": n}) for n in EULER),
     ):
-        config = models(**changes)[model].scaled(SCHEDULE / STEPS)
+        config = models(**changes)[model].scaled(PAPER_STEPS / STEPS)
 
         def compute(config: QDFM = config) -> dict[str, Any]:
             acted = act_times({"one": config}, data, TIMING.calls, TIMING.batch)["one"]

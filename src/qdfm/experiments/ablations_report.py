@@ -8,7 +8,7 @@ import numpy as np
 from qdfm.envs.mujoco import normalised
 from qdfm.experiments.control import SOURCE, mean_returns, scores
 from qdfm.experiments.report import Headline, Table, number, shown
-from qdfm.experiments.runtime_report import extrapolated
+from qdfm.experiments.timing import extrapolated
 from qdfm.metrics import summarise
 
 # By part, task and model: cells by the value of what is varied.

@@ -21,7 +21,7 @@ from qdfm.algorithms.qdfm_phases import Phases
 from qdfm.data.dataset import Dataset
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.report import Headline, Table, provenance, write_report
-from qdfm.experiments.runtime import Scale, phase_rates
+from qdfm.experiments.timing import Scale, phase_rates
 from qdfm.nets import context
 
 EXECUTIONS = ("decentralised", "centralised")

@@ -22,10 +22,9 @@ from qdfm.data.sources import load_dataset
 from qdfm.envs.cartpole2obj import CartPole2Obj
 from qdfm.envs.simulate import simulate
 from qdfm.evaluate import rollout
-from qdfm.experiments.cartpole2obj_tables import FINDINGS, NOTES, WEIGHTS, headlines, tabulate
+from qdfm.experiments.cartpole2obj_tables import FINDINGS, NOTES, SOLVED, WEIGHTS, headlines, tabulate
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.report import provenance, write_report
-from qdfm.experiments.sampler import SOLVED
 from qdfm.train import train
 
 TASK, GAMMA, EPISODES = "cartpole-2obj", 0.99, 200

@@ -11,6 +11,7 @@ from qdfm.metrics import Summary, summarise
 Results = dict[str, dict[str, Any]]
 
 WEIGHTS = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)  # ω, of R1
+SOLVED = 475  # CartPole counts as solved from this return
 TOLERANCE = 2.0  # standard errors by which a step of the sweep may go the wrong way
 PLAYED = ("sampled", "greedy")
 REFERENCES = ("random", "data", "best habit")  # rows that are not trained
@@ -28,9 +29,9 @@ METRICS = {"r1": "R1", "r2": "R2", "scalarised": "ω·R1 + (1−ω)·R2", "solve
 
 NOTES = (
     "R1 = steps (at most 500), R2 = −(switches of the push), preference (ω, 1 − ω); one model per seed for all ω, 200 "
-    "episodes per seed and ω. Solved: the share of episodes with R1 ≥ 475. Means ± sample standard deviations over "
-    "seeds. Sampled: each method's own policy; greedy: its most likely action. Random tosses a coin at every step; "
-    "data are the data's own episodes; best habit is an oracle that plays, at each ω, the one of the data's nine "
+    f"episodes per seed and ω. Solved: the share of episodes with R1 ≥ {SOLVED}. Means ± sample standard deviations "
+    "over seeds. Sampled: each method's own policy; greedy: its most likely action. Random tosses a coin at every "
+    "step; data are the data's own episodes; best habit is an oracle that plays, at each ω, the one of the data's nine "
     "controllers that serves it best.\n\n"
     "Right way: from one ω to the next R1 must not fall, and R2 not rise, by more than 2 standard errors of the "
     "difference. One model makes a seed's whole sweep, so the error is that of the seeds' own differences (where there "

@@ -1,4 +1,4 @@
-"""What `mujoco`, `divisions` and `ablations` share: data, quantiser, training and play, as cells.
+"""What `mujoco`, `guidance`, `divisions` and `ablations` share: data, quantiser, training and play, as cells.
 
 All data are rollouts of our own policies (`qdfm data make hopper-medium`), not Minari's. A cell of a trained method
 keeps the return of every episode, so that any table can be made of it again.
@@ -28,6 +28,10 @@ from qdfm.experiments.report import PLAYED
 from qdfm.metrics import Summary, summarise
 
 MEDIUM = tuple(name for name in TASKS if name.endswith("-medium"))
+# In the order of the paper's tables.
+PAPER_TASKS = (
+    "halfcheetah-expert", "halfcheetah-medium", "hopper-expert", "hopper-medium", "walker2d-expert", "walker2d-medium",
+)  # fmt: skip
 FRESH = 20_000  # transitions, collected anew, on which the quantisation error is measured
 FRESH_SEED = 10_000  # far from the seeds of the data
 REPLAYED = 40  # episodes of the behaviour through the quantiser, to which others are compared

@@ -11,8 +11,8 @@ from qdfm.algorithms.base import Config
 from qdfm.envs.mujoco import TASKS
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control import FULL, MEDIUM, QUICK, SOURCE, Coding, Place, behaviour, total_steps, trained
+from qdfm.experiments.control_methods import METHODS, NETWORKS, STEPS, schedule
 from qdfm.experiments.divisions_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
-from qdfm.experiments.mujoco import METHODS, NETWORKS, STEPS, schedule
 from qdfm.experiments.report import provenance, write_report
 
 CODEBOOKS, BINS = (8, 16, 32, 64, 256), (3, 5, 9, 21, 41)

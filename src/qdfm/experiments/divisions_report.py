@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from qdfm.experiments.control import SOURCE, mean_returns, scores
-from qdfm.experiments.mujoco_tables import PAPER_TASKS
+from qdfm.experiments.control import PAPER_TASKS, SOURCE, mean_returns, scores
 from qdfm.experiments.report import PLAYED, Headline, Table, shown
 from qdfm.metrics import summarise
 

@@ -11,9 +11,9 @@ from qdfm.algorithms import QDFM
 from qdfm.envs.mujoco import TASKS
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control import FULL, QUICK, SOURCE, Place, behaviour, trained
+from qdfm.experiments.control_methods import CANDIDATES, CODINGS, TOKENS_QDFM, unguided
 from qdfm.experiments.fitting import Family
 from qdfm.experiments.guidance_report import FINDINGS, MEAN, NOTES, Results, draw, headlines, tabulate
-from qdfm.experiments.mujoco import CANDIDATES, CODINGS, TOKENS_QDFM, unguided
 from qdfm.experiments.report import provenance, write_report
 
 SEEDS = 3

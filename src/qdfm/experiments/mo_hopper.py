@@ -22,12 +22,11 @@ from qdfm.data.sources import load_dataset
 from qdfm.envs.mujoco import MO_HOPPER, make_plain
 from qdfm.evaluate import evaluate
 from qdfm.experiments.cells import Cells, Settings
+from qdfm.experiments.control_methods import SCALED
 from qdfm.experiments.fitting import Family, fit
 from qdfm.experiments.mo_hopper_report import AUTHORS, FINDINGS, NOTES, Results, draw, headlines, provided, tabulate
-from qdfm.experiments.mujoco import SCALED
 from qdfm.experiments.report import provenance, write_report
-from qdfm.experiments.runtime import Scale
-from qdfm.experiments.timing import act_times, here_and_on_cpu
+from qdfm.experiments.timing import Scale, act_times, here_and_on_cpu
 from qdfm.metrics import hypervolume, non_dominated, sparsity
 
 QUALITIES = ("expert", "amateur")

@@ -5,13 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from qdfm.experiments.control import (
-    SOURCE,
-    data_return,
-    gain,
-    scores,
-    total_steps,
-)
+from qdfm.experiments.control import PAPER_TASKS, SOURCE, data_return, gain, scores, total_steps
 from qdfm.experiments.report import PLAYED, Headline, Table, marked, near_best, number, rivals, shown
 
 # By setting and task: the cell of the behaviour, and under "methods" those of the methods.
@@ -19,9 +13,6 @@ Results = dict[str, dict[str, dict[str, Any]]]
 
 BESIDE = ("BC", "BoltzBC", "IQL")
 # The paper's normalised scores at K_act = 256.
-PAPER_TASKS = (
-    "halfcheetah-expert", "halfcheetah-medium", "hopper-expert", "hopper-medium", "walker2d-expert", "walker2d-medium",
-)  # fmt: skip
 PAPER: dict[str, dict[str, float]] = {
     method: dict(zip(PAPER_TASKS, row, strict=True))
     for method, row in {

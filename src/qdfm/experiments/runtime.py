@@ -7,61 +7,28 @@ action is `agent.act` on one observation, NumPy in to NumPy out, by networks tha
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from qdfm.algorithms import QDFM
 from qdfm.algorithms.base import Config
-from qdfm.collect.mujoco import MILLION
 from qdfm.data.actions import Codebook
 from qdfm.data.dataset import Dataset
-from qdfm.experiments.cells import FULL_SEEDS, Cells, Settings
+from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control import Coding, load
-from qdfm.experiments.mujoco import baselines, schedule
+from qdfm.experiments.control_methods import PAPER_STEPS, baselines, schedule
 from qdfm.experiments.report import provenance, write_report
 from qdfm.experiments.runtime_report import FINDINGS, NOTES, draw, headlines, tabulate
-from qdfm.experiments.timing import act_times, here_and_on_cpu
-from qdfm.train import compiled_phase, seed_keys, train
+from qdfm.experiments.timing import Scale, act_times, here_and_on_cpu, phase_rates
+from qdfm.train import train
 
-SCHEDULE = 1_000_000  # the paper's gradient steps; QDFM has 150k + 500k + 350k of them
-QDFM_1M = QDFM(**schedule(SCHEDULE))
-METHODS: dict[str, Config] = {"QDFM": QDFM_1M, "QDFM.paper": QDFM.paper(), **baselines(SCHEDULE, QDFM_1M)}
+QDFM_1M = QDFM(**schedule(PAPER_STEPS))
+METHODS: dict[str, Config] = {"QDFM": QDFM_1M, "QDFM.paper": QDFM.paper(), **baselines(PAPER_STEPS, QDFM_1M)}
 WHOLE = "QDFM"  # the method whose schedule is run in full
 METHODS_OF = {"schedule": (WHOLE,), "scaling": ("QDFM", "QDFM.paper")}  # parts that not all methods have
-WARM = 3  # scans before the timed ones: until a state has passed through its program, JAX may compile it again
-
-
-@dataclass(frozen=True)
-class Scale:
-    """How much is timed."""
-
-    transitions: int = MILLION
-    """Of the data."""
-    choices: int = 256
-    """Of the codebook."""
-    seeds: int = FULL_SEEDS
-    """Trained side by side."""
-    seconds: float = 1.0
-    """Of timed scans, at least, for each phase."""
-    chunk: int = 500
-    """Gradient steps per scan."""
-    schedule: tuple[float, float] = (1.0, 0.25)
-    """Shares of the schedule that are run, with one seed and with several."""
-    calls: int = 2_000
-    """Timed actions of each method."""
-    batch: int = 256
-    """Observations of a batch of actions, of which a tenth as many are timed."""
-    actions: tuple[int, ...] = (64, 256, 512)
-    """|A| of the scaling."""
-    samples: tuple[int, ...] = (32, 64, 128)
-    """M of the scaling."""
-    rows: int = 100_000
-    """Of the random data of the scaling."""
 
 
 FULL = Scale()
@@ -190,28 +157,3 @@ def noise(rows: int, actions: int, size: int = 11) -> Dataset:
     action = centres[rng.integers(actions, size=rows)]
     ended = np.arange(rows) % 1000 == 999
     return Dataset.from_arrays(seen, action, rng.random(rows), then, ended, actions=book)
-
-
-def phase_rates(config: Config, dataset: Dataset, seeds: int, scale: Scale) -> dict[str, dict[str, float]]:
-    """Steps per second of each phase with steps, and how many steps the config has of it."""
-    config = config.resolve(dataset.spec)
-    algorithm = config.build(dataset.spec)
-    data = jax.device_put(dataset.normalised())
-    keys = seed_keys(range(seeds))
-    state = jax.jit(jax.vmap(algorithm.init))(keys)
-    out = {}
-    for index in range(len(algorithm.phases)):
-        phase, prepare, cache, chunk = compiled_phase(config, dataset.spec, index)
-        if prepare is not None:
-            state = prepare(state, data, keys)
-        if phase.steps == 0:
-            continue
-        cached = None if cache is None else cache(state, data, keys)
-        times: list[float] = []
-        while len(times) < WARM + 3 or sum(times[WARM:]) < scale.seconds:
-            began = time.perf_counter()
-            state, _ = jax.block_until_ready(chunk(state, data, cached, keys, jnp.int32(0), length=scale.chunk))
-            times.append(time.perf_counter() - began)
-        speed = scale.chunk / float(np.median(times[WARM:]))
-        out[phase.name] = {"steps": phase.steps, "steps_per_second": speed}
-    return out

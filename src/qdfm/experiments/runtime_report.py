@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from qdfm.experiments.report import Headline, Table, number
+from qdfm.experiments.timing import extrapolated
 
 # The paper, one A100: seconds of 1M steps (HalfCheetah-medium), milliseconds of one action (Hopper-medium).
 PAPER_TRAIN = {"GreedyQ": 1380.0, "CQL": 1729.0, "BCQ": 2365.0, "AWAC": 2606.0, "IQL": 3620.0}
@@ -44,11 +45,6 @@ def tabulate(results: dict[str, Any]) -> list[Table]:
     """A table for each part that was run."""
     makers = {"steps": _steps, "schedule": _schedule, "act": _act, "scaling": _scaling}
     return [makers[part](rows) for part, rows in results.items() if rows]
-
-
-def extrapolated(cell: dict[str, Any]) -> float:
-    """Seconds of the phases' own numbers of steps at the measured speed."""
-    return float(sum(phase["steps"] / phase["steps_per_second"] for phase in cell["phases"].values()))
 
 
 def _steps(rows: dict[str, Any]) -> Table:

@@ -25,26 +25,33 @@ from qdfm.envs.simulate import Act, simulate
 from qdfm.errors import QDFMError
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.report import provenance, write_report
+from qdfm.experiments.sampler_figures import picture
+from qdfm.experiments.sampler_tables import (
+    ALPHAS,
+    NOTES,
+    RANKS,
+    RULES,
+    SHARPNESS,
+    SOLVED,
+    STARTS,
+    STEPS,
+    STRAY,
+    family,
+    headlines,
+    tables,
+)
 from qdfm.flow.samplers import euler, inverse_cdf
 from qdfm.metrics import chi_square, summarise, total_variation
 
-ALPHAS, STEPS = (1.0, 2.0, 5.0, 10.0), (20, 50)
-STARTS = ("π", "fixed", "uniform")
 SOURCES = (*STARTS, "argmax")  # laws from which an action can be drawn without a chain
-SHARPNESS = 20.0  # k_π: π is the softmax of k_π times the score
-RANKS = (0.01, 0.05, 0.1, 0.25, 0.5)  # tested states, as shares of the visited states where π is less decided
-SOLVED = 475  # CartPole counts as solved from this return
-STRAY = 1e-9  # actions below this probability should not be seen in any number of draws made here
 SEED = 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """An environment with the heuristic that π follows."""
+    """An environment with the scores of its rule."""
 
-    title: str
     env: JaxEnv
-    rule: str
     score: Callable[[jax.Array], jax.Array]  # observations [B, n] -> scores [B, K]
 
 
@@ -57,10 +64,7 @@ def _pump(observation: jax.Array) -> jax.Array:
     return (observation[:, 4] + 0.5 * observation[:, 5])[:, None] * jnp.array(TORQUES)
 
 
-TASKS = {
-    "cartpole": Task("CartPole", CartPole(), "right θ + θ̇/2, left 0", _balance),
-    "acrobot": Task("Acrobot", Acrobot(), "torque · (θ̇₁ + θ̇₂/2)", _pump),
-}
+TASKS = {"cartpole": Task(CartPole(), _balance), "acrobot": Task(Acrobot(), _pump)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,7 +166,7 @@ def _weights(source: str) -> jax.Array:
 
 def _cell(name: str, kind: str, **facts: Any) -> tuple[dict[str, Any], jax.Array]:
     """A cell's description, and the key of its random numbers, which follows from it."""
-    cell = {"env": name, "rule": TASKS[name].rule, "k_pi": SHARPNESS, "kind": kind, "seed": SEED, **facts}
+    cell = {"env": name, "rule": RULES[name], "k_pi": SHARPNESS, "kind": kind, "seed": SEED, **facts}
     fold = crc32(json.dumps(cell, sort_keys=True).encode()) >> 1
     return cell, jax.random.fold_in(jax.random.key(SEED, impl="threefry2x32"), fold)
 
@@ -237,9 +241,6 @@ def run(settings: Settings) -> None:
     results: dict[str, dict[str, Any]] = {}
     for name in chosen:
         results[name] = measure(cells, name, QUICK if settings.quick else Size())
-    from qdfm.experiments.sampler_figures import picture
-    from qdfm.experiments.sampler_tables import NOTES, family, headlines, tables
-
     shown = tables(results)
     for table in shown:
         table.show()

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from qdfm.experiments.sampler import ALPHAS, STARTS, STEPS, TASKS
+from qdfm.experiments.sampler_tables import ALPHAS, STARTS, STEPS, TITLES
 
 MARKERS = dict(zip(STARTS, ("o", "s", "^"), strict=True))
 
@@ -31,7 +31,7 @@ def picture(path: Path, results: dict[str, Any]) -> None:
             axis.set_xticks(ALPHAS, labels=[f"{a:g}" for a in ALPHAS])
             axis.minorticks_off()
             axis.set_xlabel("rate α")
-            axis.set_title(f"{TASKS[name].title}, {steps} steps")
+            axis.set_title(f"{TITLES[name]}, {steps} steps")
             axis.grid(alpha=0.3)
         line[0].set_ylabel("mean return")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)

@@ -5,9 +5,16 @@ import math
 from typing import Any
 
 from qdfm.experiments.report import Headline, Table
-from qdfm.experiments.sampler import ALPHAS, RANKS, SHARPNESS, SOLVED, STARTS, STEPS, STRAY, TASKS
 from qdfm.metrics import holm
 
+TITLES = {"cartpole": "CartPole", "acrobot": "Acrobot"}
+RULES = {"cartpole": "right θ + θ̇/2, left 0", "acrobot": "torque · (θ̇₁ + θ̇₂/2)"}  # the scores that π follows
+ALPHAS, STEPS = (1.0, 2.0, 5.0, 10.0), (20, 50)
+STARTS = ("π", "fixed", "uniform")
+SHARPNESS = 20.0  # k_π: π is the softmax of k_π times the score
+RANKS = (0.01, 0.05, 0.1, 0.25, 0.5)  # tested states, as shares of the visited states where π is less decided
+SOLVED = 475  # CartPole counts as solved from this return
+STRAY = 1e-9  # actions below this probability should not be seen in any number of draws made here
 FAMILY_ERROR = 1e-3
 NEAR = 3.5  # standard errors that a return from start π may be away from that of π
 
@@ -47,7 +54,7 @@ PRINTED = {"reference": "π"}  # whose figure stands beside it among the headlin
 
 NOTES = (
     "Nothing is learned here. π is the softmax of a sharpness k_π times a heuristic score: in CartPole the score of "
-    f"{TASKS['cartpole'].rule}; in Acrobot {TASKS['acrobot'].rule}. The paper prints neither its heuristics nor its "
+    f"{RULES['cartpole']}; in Acrobot {RULES['acrobot']}. The paper prints neither its heuristics nor its "
     f"sharpness: these scores and k_π = {SHARPNESS:g} are our choice, made so that sampling π and its argmax come near "
     "the paper's returns. It does not say either how many steps its CartPole returns have: they stand beside 20.\n\n"
     "Returns: mean ± sample deviation over episodes; solved: the share of episodes with a return of at least "
@@ -116,7 +123,7 @@ def tables(results: dict[str, Any]) -> list[Table]:
 def _returns(name: str, result: dict[str, Any]) -> Table:
     solved = name == "cartpole"
     columns = ("actions", "α", "N", "episodes", "return", *(("solved",) if solved else ()), "z to π", "paper")
-    table = Table(f"{TASKS[name].title}: returns", columns)
+    table = Table(f"{TITLES[name]}: returns", columns)
 
     def add(label: str, alpha: str, steps: str, played: dict[str, Any], z: str, paper: tuple[float, ...]) -> None:
         share = (f"{played['solved']:.2f}",) if solved else ()
@@ -136,7 +143,7 @@ def _returns(name: str, result: dict[str, Any]) -> Table:
 
 def _laws(name: str, result: dict[str, Any]) -> Table:
     each = [f"{what}, N = {n}" for what in ("share left", "variation", "p") for n in STEPS]
-    table = Table(f"{TASKS[name].title}: laws", ("start", "α", "e^(−α)", *each))
+    table = Table(f"{TITLES[name]}: laws", ("start", "α", "e^(−α)", *each))
     rows = {(row["start"], row["alpha"], row["steps"]): row for row in result["chains"]}
     for start, alpha in itertools.product(STARTS, ALPHAS):
         both = [rows[start, alpha, n] for n in STEPS]
@@ -152,7 +159,7 @@ def headlines(results: dict[str, Any]) -> list[Headline]:
     found = family(results)
     out = [Headline(f"Laws that χ² rejects, of {found['cases']}", found["rejected"])]
     for name, result in results.items():
-        title, rows = TASKS[name].title, {(r["start"], r["alpha"], r["steps"]): r for r in result["chains"]}
+        title, rows = TITLES[name], {(r["start"], r["alpha"], r["steps"]): r for r in result["chains"]}
         out.append(Headline(f"{title}, chain from π: largest distance to π in standard errors", farthest(result)))
         for source, label in BASELINES.items():
             ours, printed = result["baselines"][source], PAPER[name][PRINTED.get(source, source)][0]
