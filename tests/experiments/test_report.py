@@ -7,13 +7,18 @@ from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from struct import unpack
+from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 import qdfm
+from qdfm.errors import QDFMError
 from qdfm.experiments import report
-from qdfm.experiments.report import Headline, Table, made_here, provenance, write_report
+from qdfm.experiments.cells import Cells, Settings
+from qdfm.experiments.report import Headline, Table, finish, made_here, provenance, save_figure, write_report
 
 
 def test_a_table_as_markdown_and_on_the_terminal(capsys):
@@ -138,3 +143,39 @@ def test_a_report_on_disk(tmp_path):
     assert text.count(table.markdown()) == 2
     assert "Notes here." in text
     assert "seeds [0]" in text
+
+
+def test_the_end_of_a_run(tmp_path, capsys):
+    cells = Cells(Settings(tmp_path))
+    results = {"r": cells.get({"a": 1}, lambda: {"value": 2.0})["value"]}
+    table = Table("T", ("a",))
+    table.add("b")
+    finish(cells, "qdfm reproduce x", "Heading", results, [table], "Notes.", [Headline("x", 3.0)], "Own.", seeds=[0])
+    assert "T" in capsys.readouterr().out
+    written = json.loads((tmp_path / "results.json").read_text())
+    assert written["provenance"] == provenance("qdfm reproduce x", cells.used, seeds=[0])
+    assert (written["results"], written["source"]) == ({"r": 2.0}, "Own.")
+    assert table.markdown() in (tmp_path / "table.md").read_text()
+
+
+def test_a_picture_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    figure, path = Figure(figsize=(2, 1)), tmp_path / "a.png"
+    save_figure(figure, path)
+    whole = path.read_bytes()
+    assert unpack(">II", whole[16:24]) == (2 * report.DPI, report.DPI)
+    save = Figure.savefig
+
+    def cut_off(self: Figure, file: Any, **options: Any) -> None:
+        save(self, file, **options)
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Figure, "savefig", cut_off)
+    with pytest.raises(OSError, match="no space left"):
+        save_figure(figure, path)
+    assert path.read_bytes() == whole
+    assert list(tmp_path.iterdir()) == [path]
+    monkeypatch.undo()
+    with pytest.raises(QDFMError, match=r"Cannot write .*nowhere"):
+        save_figure(figure, tmp_path / "nowhere" / "a.png")

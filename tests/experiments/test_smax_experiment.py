@@ -127,7 +127,6 @@ def test_variants_that_took_too_long_on_some_data(monkeypatch, tmp_path):
 def test_maps_of_a_full_run(monkeypatch, tmp_path, only, maps):
     asked = []
     monkeypatch.setattr(smax, "trained", lambda _, task, *rest: asked.append(task) or cell([1.0], [0.5]))
-    monkeypatch.setattr(smax, "provenance", lambda *_, **__: {"command": ""})
     run(Settings(tmp_path, only=only, progress=False))
     assert {task.split("-")[1] for task in asked} == maps
     assert len(asked) == (4 if only else 8 * len(METHODS) - len(smax.LEFT_OUT))

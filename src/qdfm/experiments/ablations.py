@@ -22,7 +22,7 @@ from qdfm.experiments.ablations_report import FINDINGS, NOTES, Results, draw, he
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control import FULL, QUICK, SOURCE, Coding, Place, Size, play, trained
 from qdfm.experiments.control_methods import PAPER_STEPS, schedule
-from qdfm.experiments.report import provenance, write_report
+from qdfm.experiments.report import finish
 from qdfm.experiments.timing import Scale, act_times, phase_rates
 
 STEPS = 10_000  # gradient steps after the behaviour is cloned, which takes as many again
@@ -115,14 +115,12 @@ def run(settings: Settings) -> None:
             place = Place(task, trial.coding, replace(size, episodes=episodes))
             row[label] = trained(cells, place, trial.config, seeds, settings.progress, trial.judge, **trial.describes)
     costs = {model: times(cells, model, size) for model in timed}
-    tables = tabulate(results, costs)
-    for table in tables:
-        table.show()
-    draw(settings.out, results)
-    made = provenance(settings.command("ablations", len(seeds)), cells.used, seeds=list(seeds))
-    notes = settings.notes(NOTES, FINDINGS, SEEDS)
     found = results | ({"times": costs} if costs else {})
-    write_report(settings.out, "Ablations on MuJoCo", made, found, tables, notes, headlines(results, costs), SOURCE)
+    finish(
+        cells, settings.command("ablations", len(seeds)), "Ablations on MuJoCo", found, tabulate(results, costs),
+        settings.notes(NOTES, FINDINGS, SEEDS), headlines(results, costs), SOURCE, seeds=list(seeds),
+    )  # fmt: skip
+    draw(settings.out, results)
 
 
 def times(cells: Cells, model: str, size: Size) -> dict[str, dict[str, Any]]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from qdfm.envs.mujoco import normalised
 from qdfm.experiments.control import SOURCE, mean_returns, scores
-from qdfm.experiments.report import Headline, Table, number, shown
+from qdfm.experiments.report import Headline, Table, number, save_figure, shown
 from qdfm.experiments.timing import extrapolated
 from qdfm.metrics import summarise
 
@@ -171,7 +171,7 @@ def draw(folder: Path, results: Results) -> None:
             axis.set_ylabel("normalised score")
             axis.grid(alpha=0.3)
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
-        figure.savefig(folder / f"ablations-{part}.png", dpi=120)
+        save_figure(figure, folder / f"ablations-{part}.png")
 
 
 def _curves(axis: Any, task: str, model: str, cells: dict[str, dict[str, Any]], part: str, kind: str) -> None:

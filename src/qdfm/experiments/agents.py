@@ -20,7 +20,7 @@ from qdfm.algorithms.base import legal_choices
 from qdfm.algorithms.qdfm_phases import Phases
 from qdfm.data.dataset import Dataset
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.report import Headline, Table, provenance, write_report
+from qdfm.experiments.report import Headline, Table, finish, save_figure
 from qdfm.experiments.timing import Scale, phase_rates
 from qdfm.nets import context
 
@@ -72,11 +72,11 @@ def report(settings: Settings, size: Size) -> None:
         key = {"execution": execution, "size": asdict(size)}
         results[execution] = cells.get(key, partial(timed, execution, size))["teams"]
     tables = [_table(execution, teams, size) for execution, teams in results.items()]
-    for table in tables:
-        table.show()
+    finish(
+        cells, settings.command("agents"), "Teams of 2 to 32 agents", results, tables, NOTES, headlines(results),
+        settings=asdict(size),
+    )  # fmt: skip
     draw(settings.out, results)
-    made = provenance(settings.command("agents"), cells.used, settings=asdict(size))
-    write_report(settings.out, "Teams of 2 to 32 agents", made, results, tables, NOTES, headlines(results))
 
 
 def config(execution: str, steps: int) -> QDFM:
@@ -193,4 +193,4 @@ def draw(folder: Path, results: dict[str, Any]) -> None:
     axes.set(xscale="log", yscale="log", xlabel="agents", ylabel="one Euler step, ms")
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    figure.savefig(folder / "agents.png", dpi=150)
+    save_figure(figure, folder / "agents.png")

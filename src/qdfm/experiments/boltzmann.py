@@ -14,9 +14,10 @@ import numpy as np
 
 from qdfm.algorithms import QDFM
 from qdfm.algorithms.guidance import effective_share
+from qdfm.experiments.boltzmann_figures import draw
 from qdfm.experiments.boltzmann_tables import headlines, tabulate
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.report import provenance, write_report
+from qdfm.experiments.report import finish
 from qdfm.experiments.tabular import World, divergence, exponent, self_normalised, table, trained_laws, variation
 
 # One critic, read as it is: the known values are no ensemble. One renewal, where endpoints come from the model.
@@ -147,22 +148,14 @@ def report(settings: Settings, chosen: Sequence[str], size: Size) -> None:
         for label, setting in SWEEPS[name](size).items():
             key = {"config": setting.config.described(), "parts": setting.parts, "seeds": seeds}
             results.setdefault(name, {})[label] = cells.get(key, _cell(setting, seeds))
-    tables = tabulate(results)
-    for shown in tables:
-        shown.show()
-    from qdfm.experiments.boltzmann_figures import draw
-
-    draw(settings.out, results)
     base = _changed(size)
-    made = provenance(
-        settings.command("boltzmann", len(seeds)),
-        cells.used,
-        seeds=list(seeds),
+    finish(
+        cells, settings.command("boltzmann", len(seeds)), "The Boltzmann law on a table", results, tabulate(results),
+        settings.notes(NOTES, FINDINGS), headlines(results), seeds=list(seeds),
         base=f"QDFM() with β {base.beta:g} unscaled, support_share 0, hidden {base.hidden}, "
         f"{base.warmup_steps} warm-up and {base.improve_steps} improvement steps",
-    )
-    notes = settings.notes(NOTES, FINDINGS)
-    write_report(settings.out, "The Boltzmann law on a table", made, results, tables, notes, headlines(results))
+    )  # fmt: skip
+    draw(settings.out, results)
 
 
 def _cell(setting: Setting, seeds: tuple[int, ...]) -> Callable[[], dict[str, Any]]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from qdfm.experiments.boltzmann_tables import Results, over_seeds
+from qdfm.experiments.report import save_figure
 
 
 def draw(folder: Path, results: Results) -> None:
@@ -25,7 +26,7 @@ def draw(folder: Path, results: Results) -> None:
         panel(axis, cells)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
-    figure.savefig(folder / "boltzmann.png", dpi=130)
+    save_figure(figure, folder / "boltzmann.png")
 
 
 def _line(axis: Any, x: Any, cells: list[Any], metric: str, label: str, parts: Any = None, **style: Any) -> None:

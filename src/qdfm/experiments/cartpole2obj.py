@@ -22,9 +22,10 @@ from qdfm.data.sources import load_dataset
 from qdfm.envs.cartpole2obj import CartPole2Obj
 from qdfm.envs.simulate import simulate
 from qdfm.evaluate import rollout
+from qdfm.experiments.cartpole2obj_figures import draw
 from qdfm.experiments.cartpole2obj_tables import FINDINGS, NOTES, SOLVED, WEIGHTS, headlines, tabulate
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.report import provenance, write_report
+from qdfm.experiments.report import finish
 from qdfm.train import train
 
 TASK, GAMMA, EPISODES = "cartpole-2obj", 0.99, 200
@@ -56,21 +57,12 @@ def run(settings: Settings) -> None:
     results["random"] = cells.get(shared | {"policy": "random"}, partial(random_policy, seeds, EPISODES))
     results["data"] = cells.get(shared | {"policy": "data"}, behaviour_data)
     results["best habit"] = cells.get(shared | {"policy": "best habit"}, best_habit)
-    tables = tabulate(results)
-    for table in tables:
-        table.show()
-    from qdfm.experiments.cartpole2obj_figures import draw
-
+    finish(
+        cells, settings.command(TASK, len(seeds)), "CartPole with two objectives", results, tabulate(results),
+        settings.notes(NOTES, FINDINGS), headlines(results), seeds=list(seeds),
+        steps={name: configured(name, settings.quick).total_steps(CartPole2Obj().spec) for name in chosen},
+    )  # fmt: skip
     draw(settings.out, results)
-    spec = CartPole2Obj().spec
-    made = provenance(
-        settings.command(TASK, len(seeds)),
-        cells.used,
-        seeds=list(seeds),
-        steps={name: configured(name, settings.quick).total_steps(spec) for name in chosen},
-    )
-    notes = settings.notes(NOTES, FINDINGS)
-    write_report(settings.out, "CartPole with two objectives", made, results, tables, notes, headlines(results))
 
 
 def configured(name: str, quick: bool) -> Config:

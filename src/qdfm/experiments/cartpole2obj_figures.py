@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from qdfm.experiments.cartpole2obj_tables import PAPER, PLAYED, REFERENCES, WEIGHTS, Results, over_seeds
+from qdfm.experiments.report import save_figure
 
 PANELS = (("r1", "R1 (steps)"), ("r2", "R2 (−switches)"))
 MARKERS = {"random": "x", "data": "*", "best habit": "+"}
@@ -29,7 +30,7 @@ def draw(folder: Path, results: Results) -> None:
         for axis in row:
             axis.grid(alpha=0.3)
     figure.legend(*axes[0, 2].get_legend_handles_labels(), loc="outside right center")
-    figure.savefig(folder / "cartpole-2obj.png", dpi=110)
+    save_figure(figure, folder / "cartpole-2obj.png")
 
 
 def _sweep(row: Any, name: str, cell: dict[str, Any], played: str) -> None:

@@ -83,6 +83,7 @@ class Cells:
     """
 
     def __init__(self, settings: Settings):
+        self.folder = settings.out
         self.file = settings.out / "cells.jsonl"
         self.known: dict[str, Any] = {}
         self.used: list[dict[str, Any]] = []

@@ -19,7 +19,7 @@ from qdfm.data.dataset import Dataset
 from qdfm.envs.exact import expected_returns
 from qdfm.envs.tabular import Tabular
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.report import Headline, Table, provenance, write_report
+from qdfm.experiments.report import Headline, Table, finish, save_figure
 from qdfm.metrics import simplex, summarise
 from qdfm.train import train
 
@@ -56,14 +56,12 @@ def run(settings: Settings) -> None:
             key = {"kept": kept, "config": config.described(), "seeds": seeds}
             compute = partial(_cell, config, kept, seeds, settings.progress)
             results.setdefault(name, {})[str(kept)] = cells.get(key, compute)
-    table = _table(results)
-    table.show()
-    _draw(settings, results)
-    made = provenance(
-        settings.command("critics", len(seeds)), cells.used, seeds=list(seeds),
+    finish(
+        cells, settings.command("critics", len(seeds)), "Two kinds of critic", results, [_table(results)], NOTES,
+        _headlines(results), seeds=list(seeds),
         steps={name: config.total_steps(logged(KEPT[0]).spec) for name, config in configs.items()},
     )  # fmt: skip
-    write_report(settings.out, "Two kinds of critic", made, results, [table], NOTES, _headlines(results))
+    _draw(settings, results)
 
 
 def task(kept: float) -> Tabular:
@@ -155,4 +153,4 @@ def _draw(settings: Settings, results: dict[str, dict[str, Any]]) -> None:
         axis.grid(alpha=0.3)
     figure.axes[0].set_ylabel("⟨ω, return⟩")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize=8)
-    figure.savefig(settings.out / "critics.png", dpi=120)
+    save_figure(figure, settings.out / "critics.png")

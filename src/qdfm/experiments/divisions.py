@@ -13,7 +13,7 @@ from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control import FULL, MEDIUM, QUICK, SOURCE, Coding, Place, behaviour, total_steps, trained
 from qdfm.experiments.control_methods import METHODS, NETWORKS, STEPS, schedule
 from qdfm.experiments.divisions_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
-from qdfm.experiments.report import provenance, write_report
+from qdfm.experiments.report import finish
 
 CODEBOOKS, BINS = (8, 16, 32, 64, 256), (3, 5, 9, 21, 41)
 CODINGS = {str(c): c for c in (*(Coding("codebook", k) for k in CODEBOOKS), *(Coding("bins", k) for k in BINS))}
@@ -55,16 +55,12 @@ def run(settings: Settings) -> None:
         place = Place(task, CODINGS[coding], size)
         made = {name: trained(cells, place, config, seeds, settings.progress) for name, config in methods.items()}
         results.setdefault(coding, {})[task] = {"behaviour": behaviour(cells, place), "methods": made}
-    tables = tabulate(results, COMPARED)
-    for table in tables:
-        table.show()
-    draw(settings.out, results)
     steps = {
         coding: {name: total_steps(cell) for name, cell in next(iter(rows.values()))["methods"].items()}
         for coding, rows in results.items()
     }
-    made_by = provenance(settings.command("divisions", len(seeds)), cells.used, seeds=list(seeds), steps=steps)
-    notes = settings.notes(NOTES, FINDINGS, SEEDS)
-    write_report(
-        settings.out, "Divisions of actions", made_by, results, tables, notes, headlines(results, COMPARED), SOURCE
-    )
+    finish(
+        cells, settings.command("divisions", len(seeds)), "Divisions of actions", results, tabulate(results, COMPARED),
+        settings.notes(NOTES, FINDINGS, SEEDS), headlines(results, COMPARED), SOURCE, seeds=list(seeds), steps=steps,
+    )  # fmt: skip
+    draw(settings.out, results)

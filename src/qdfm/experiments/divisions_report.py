@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from qdfm.experiments.control import PAPER_TASKS, SOURCE, mean_returns, scores
-from qdfm.experiments.report import PLAYED, Headline, Table, shown
+from qdfm.experiments.report import PLAYED, Headline, Table, save_figure, shown
 from qdfm.metrics import summarise
 
 # By coding (codebook-16, bins-9, ...) and task: the cell of the behaviour, and under "methods" those of the methods.
@@ -174,4 +174,4 @@ def draw(folder: Path, results: Results) -> None:
             axis.grid(alpha=0.3)
         row[0].set_ylabel("normalised score")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right upper", fontsize=7)
-    figure.savefig(folder / "divisions.png", dpi=120)
+    save_figure(figure, folder / "divisions.png")

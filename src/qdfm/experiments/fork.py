@@ -19,8 +19,9 @@ from qdfm.envs.fork import Fork
 from qdfm.envs.grid import MOVES
 from qdfm.evaluate import rollout
 from qdfm.experiments.cells import Cells, Settings
+from qdfm.experiments.fork_figures import draw
 from qdfm.experiments.grid_exact import Ending, behaviour, propagate
-from qdfm.experiments.report import Headline, Table, provenance, write_report
+from qdfm.experiments.report import Headline, Table, finish
 from qdfm.metrics import summarise
 from qdfm.train import train
 
@@ -68,20 +69,12 @@ def run(settings: Settings) -> None:
         key = {"config": config.described(), "seeds": seeds, "episodes": EPISODES}
         results[name] = cells.get(key, partial(_cell, config, seeds, settings.progress))
     results |= fixed_policies(load_dataset("fork"))
-    table = _table(results)
-    table.show()
-    from qdfm.experiments.fork_figures import draw
-
+    finish(
+        cells, settings.command("fork", len(seeds)), "Fork", results, [_table(results)],
+        settings.notes(NOTES, FINDINGS), _headlines(results), seeds=list(seeds),
+        steps={name: config.total_steps(Fork().spec) for name, config in configs.items()},
+    )  # fmt: skip
     draw(settings.out, results, tuple(PREFERENCES))
-    spec = Fork().spec
-    made = provenance(
-        settings.command("fork", len(seeds)),
-        cells.used,
-        seeds=list(seeds),
-        steps={name: config.total_steps(spec) for name, config in configs.items()},
-    )
-    notes = settings.notes(NOTES, FINDINGS)
-    write_report(settings.out, "Fork", made, results, [table], notes, _headlines(results))
 
 
 def _cell(config: Config, seeds: tuple[int, ...], progress: bool) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import numpy as np
 
 from qdfm.envs.fork import Fork
 from qdfm.experiments.heatmaps import colour_bar, heatmap
+from qdfm.experiments.report import save_figure
 
 
 def draw(folder: Path, results: dict[str, Any], preferences: tuple[str, ...]) -> None:
@@ -23,4 +24,4 @@ def draw(folder: Path, results: dict[str, Any], preferences: tuple[str, ...]) ->
     for axis, preference in zip(axes[:, 0], preferences, strict=True):
         axis.set_ylabel(f"ω = {preference}")
     colour_bar(figure, image, axes.ravel().tolist())
-    figure.savefig(folder / "fork.png", dpi=120)
+    save_figure(figure, folder / "fork.png")

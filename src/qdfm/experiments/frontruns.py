@@ -14,7 +14,7 @@ from qdfm.data.sources import load_dataset
 from qdfm.envs.exact import expected_returns
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.fronts import Problem, both_ways, data_returns, followed, judge, score, true_front, volumes
-from qdfm.experiments.report import Headline, Table, provenance, write_report
+from qdfm.experiments.report import Headline, Table, finish
 from qdfm.frontplot import draw_front, text_front
 from qdfm.metrics import Summary, simplex, summarise
 from qdfm.train import train
@@ -50,10 +50,9 @@ def run_studies(
     chosen = settings.chosen("method", known, quick_methods)
     cells, seeds = Cells(settings), settings.seed_range(5)
     results: dict[str, dict[str, Any]] = {}
-    tables, headlines = [], []
     steps: dict[str, dict[str, int]] = {}
-    asked = [study for study in studies if study.methods.keys() & set(chosen)]
-    for study in asked[:1] if settings.quick else asked:
+    asked = [study for study in studies if study.methods.keys() & set(chosen)][: 1 if settings.quick else None]
+    for study in asked:
         here = {m: c for m, c in study.methods.items() if m in chosen}
         rows = results[study.title] = _fixed_rows(study)
         for method, entry in here.items():
@@ -62,16 +61,13 @@ def run_studies(
             rows[method] = _trained(cells, study.problem, config, entry, seeds, settings)
             spec = config.adapt(load_dataset(study.problem.task)).spec
             steps.setdefault(study.title, {})[method] = config.total_steps(spec)
-        table = _table(study, rows)
-        tables.append(table)
-        headlines += _headlines(study, rows)
-        table.show()
-        _draw(settings, study, rows, objectives)
-    made = provenance(
-        settings.command(name, len(seeds)), cells.used, seeds=list(seeds), steps=steps,
-        volumes={s.title: volumes(s.problem) for s in studies if s.title in results},
+    finish(
+        cells, settings.command(name, len(seeds)), heading, results, [_table(s, results[s.title]) for s in asked],
+        settings.notes(notes, findings), [line for s in asked for line in _headlines(s, results[s.title])],
+        seeds=list(seeds), steps=steps, volumes={s.title: volumes(s.problem) for s in asked},
     )  # fmt: skip
-    write_report(settings.out, heading, made, results, tables, settings.notes(notes, findings), headlines)
+    for study in asked:
+        _draw(settings, study, results[study.title], objectives)
     return results
 
 

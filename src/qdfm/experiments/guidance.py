@@ -14,7 +14,7 @@ from qdfm.experiments.control import FULL, QUICK, SOURCE, Place, behaviour, trai
 from qdfm.experiments.control_methods import CANDIDATES, CODINGS, TOKENS_QDFM, unguided
 from qdfm.experiments.fitting import Family
 from qdfm.experiments.guidance_report import FINDINGS, MEAN, NOTES, Results, draw, headlines, tabulate
-from qdfm.experiments.report import provenance, write_report
+from qdfm.experiments.report import finish
 
 SEEDS = 3
 UNGUIDED = "unguided"
@@ -53,10 +53,8 @@ def run(settings: Settings) -> None:
             for name in picked["rule"]
         }
         results[task] = {"behaviour": behaviour(cells, place), "rules": rules}
-    tables = tabulate(results, UNGUIDED)
-    for table in tables:
-        table.show()
+    finish(
+        cells, settings.command("guidance", len(seeds)), "Guidance strength", results, tabulate(results, UNGUIDED),
+        settings.notes(NOTES, FINDINGS, SEEDS), headlines(results, UNGUIDED), SOURCE, seeds=list(seeds),
+    )  # fmt: skip
     draw(settings.out, results, UNGUIDED)
-    made = provenance(settings.command("guidance", len(seeds)), cells.used, seeds=list(seeds))
-    notes = settings.notes(NOTES, FINDINGS, SEEDS)
-    write_report(settings.out, "Guidance strength", made, results, tables, notes, headlines(results, UNGUIDED), SOURCE)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from qdfm.experiments.control import SOURCE, data_return, gain, scores
-from qdfm.experiments.report import PLAYED, Headline, Table, number
+from qdfm.experiments.report import PLAYED, Headline, Table, number, save_figure
 from qdfm.metrics import summarise
 
 # By task: the cell of the behaviour, and under "rules" those of the rules.
@@ -109,4 +109,4 @@ def draw(folder: Path, results: Results, base: str) -> None:
         axes.set_title(how)
     axes.legend(fontsize=7)
     figure.supylabel("score less that of the unguided flow")
-    figure.savefig(folder / "guidance.png", dpi=150)
+    save_figure(figure, folder / "guidance.png")

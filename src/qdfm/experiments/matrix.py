@@ -28,6 +28,7 @@ from qdfm.experiments.matrix_exact import (
     kl_front,
     stochastic_front,
 )
+from qdfm.experiments.matrix_figures import draw
 from qdfm.experiments.matrix_report import (
     CLOSED_FORMS,
     DETERMINISTIC,
@@ -42,7 +43,7 @@ from qdfm.experiments.matrix_report import (
     headlines,
     tabulate,
 )
-from qdfm.experiments.report import provenance, write_report
+from qdfm.experiments.report import finish
 from qdfm.metrics import simplex, total_variation
 from qdfm.train import train
 
@@ -78,20 +79,12 @@ def run(settings: Settings) -> None:
         key = {"config": config.described(), "seeds": seeds, "preferences": PREFERENCES}
         trained[name] = cells.get(key, partial(_cell, name, config, seeds, settings.progress))
     exact = closed_forms()
-    table = tabulate(trained, exact)
-    table.show()
-    from qdfm.experiments.matrix_figures import draw
-
+    finish(
+        cells, settings.command("matrix", len(seeds)), "Matrix game", {"trained": trained, "exact": exact},
+        [tabulate(trained, exact)], settings.notes(NOTES, FINDINGS, FULL_SEEDS), headlines(trained, exact),
+        seeds=list(seeds), steps={name: config.total_steps(Matrix().spec) for name, config in configs.items()},
+    )  # fmt: skip
     draw(settings.out, trained, exact)
-    made = provenance(
-        settings.command("matrix", len(seeds)),
-        cells.used,
-        seeds=list(seeds),
-        steps={name: config.total_steps(Matrix().spec) for name, config in configs.items()},
-    )
-    results = {"trained": trained, "exact": exact}
-    notes = settings.notes(NOTES, FINDINGS, FULL_SEEDS)
-    write_report(settings.out, "Matrix game", made, results, [table], notes, headlines(trained, exact))
 
 
 def _cell(name: str, config: Config, seeds: tuple[int, ...], progress: bool) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 from qdfm.envs.matrix import DIFFERENT, EQUAL
 from qdfm.experiments.matrix_exact import PREFERENCES, deterministic_front, expected_returns
 from qdfm.experiments.matrix_report import CLOSED_FORMS, PAPER, Results
+from qdfm.experiments.report import save_figure
 
 EVERY = 4  # preferences, of which the panel of returns shows one
 
@@ -46,7 +47,7 @@ def draw(folder: Path, trained: Results, exact: Results) -> None:
     for axis in (left, right):
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8, loc="best" if axis is left else "lower right")
-    figure.savefig(folder / "matrix.png", dpi=120)
+    save_figure(figure, folder / "matrix.png")
 
 
 def _fronts(axis: Any) -> None:

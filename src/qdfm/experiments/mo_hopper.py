@@ -25,7 +25,7 @@ from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control_methods import SCALED
 from qdfm.experiments.fitting import Family, fit
 from qdfm.experiments.mo_hopper_report import AUTHORS, FINDINGS, NOTES, Results, draw, headlines, provided, tabulate
-from qdfm.experiments.report import provenance, write_report
+from qdfm.experiments.report import finish
 from qdfm.experiments.timing import Scale, act_times, here_and_on_cpu
 from qdfm.metrics import hypervolume, non_dominated, sparsity
 
@@ -70,14 +70,13 @@ def run(settings: Settings) -> None:
         row = {name: trained(cells, quality, config, family, seeds, settings) for name, config in methods.items()}
         data = cells.get(described(quality, settings.quick), partial(facts, quality, settings.quick))
         results[quality] = {"data": data, "methods": row, "times": timed(cells, quality, methods, settings)}
-    tables = tabulate(results)
-    for table in tables:
-        table.show()
-    draw(settings.out, results)
-    made = provenance(settings.command("mo-hopper", len(seeds)), cells.used, seeds=list(seeds))
     said = provided(results)
     notes = settings.notes(f"{said}\n\n{NOTES}", FINDINGS, SEEDS) if not settings.quick else said
-    write_report(settings.out, "MO-Hopper", made, results, tables, notes, headlines(results), said)
+    finish(
+        cells, settings.command("mo-hopper", len(seeds)), "MO-Hopper", results, tabulate(results), notes,
+        headlines(results), said, seeds=list(seeds),
+    )  # fmt: skip
+    draw(settings.out, results)
 
 
 def configured(name: str, quick: bool) -> Config:

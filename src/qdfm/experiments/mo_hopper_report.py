@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from qdfm.experiments.report import Headline, Table, number, shown
+from qdfm.experiments.report import Headline, Table, number, save_figure, shown
 from qdfm.metrics import hypervolume, summarise
 
 # By quality of the data: its own facts under "data", the methods' cells, and the times of an action.
@@ -196,4 +196,4 @@ def draw(folder: Path, results: Results) -> None:
             axes.grid(alpha=0.3)
         figure.legend(*front.get_legend_handles_labels(), loc="outside right center", fontsize=8)
         figure.suptitle(f"MO-Hopper, {quality} data")
-        figure.savefig(folder / f"mo-hopper-{quality}.png", dpi=120)
+        save_figure(figure, folder / f"mo-hopper-{quality}.png")

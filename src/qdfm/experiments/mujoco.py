@@ -11,8 +11,9 @@ from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control import FULL, QUICK, SOURCE, Place, behaviour, total_steps, trained
 from qdfm.experiments.control_methods import CODINGS, METHODS, TOKENS_QDFM
 from qdfm.experiments.fitting import Family, fit
+from qdfm.experiments.mujoco_figures import draw
 from qdfm.experiments.mujoco_tables import FINDINGS, NOTES, Results, headlines, tabulate
-from qdfm.experiments.report import provenance, write_report
+from qdfm.experiments.report import finish
 
 SEEDS = 3
 QUICK_NAMES = {"task": ("hopper-medium",), "method": ("QDFM", "QDFM-unguided", "BC")}
@@ -44,16 +45,12 @@ def run(settings: Settings) -> None:
 
 def report(settings: Settings, results: Results, cells: Cells, seeds: tuple[int, ...]) -> None:
     """Tables on the terminal; the rest in the folder."""
-    tables = tabulate(results)
-    for table in tables:
-        table.show()
-    from qdfm.experiments.mujoco_figures import draw
-
-    draw(settings.out, results)
     steps = {
         setting: {name: total_steps(cell) for name, cell in next(iter(rows.values()))["methods"].items()}
         for setting, rows in results.items()
     }
-    made = provenance(settings.command("mujoco", len(seeds)), cells.used, seeds=list(seeds), steps=steps)
-    notes = settings.notes(NOTES, FINDINGS, SEEDS)
-    write_report(settings.out, "Discretised MuJoCo control", made, results, tables, notes, headlines(results), SOURCE)
+    finish(
+        cells, settings.command("mujoco", len(seeds)), "Discretised MuJoCo control", results, tabulate(results),
+        settings.notes(NOTES, FINDINGS, SEEDS), headlines(results), SOURCE, seeds=list(seeds), steps=steps,
+    )  # fmt: skip
+    draw(settings.out, results)

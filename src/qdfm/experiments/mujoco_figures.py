@@ -5,7 +5,7 @@ from typing import Any
 
 from qdfm.experiments.control import data_return, scores
 from qdfm.experiments.mujoco_tables import PAPER, Results
-from qdfm.experiments.report import PLAYED, draw_ways
+from qdfm.experiments.report import PLAYED, draw_ways, save_figure
 
 
 def draw(folder: Path, results: Results) -> None:
@@ -21,7 +21,7 @@ def draw(folder: Path, results: Results) -> None:
         axes[0, 0].set_yticks(range(len(names)), names)
         axes[0, 0].invert_yaxis()
         figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside right center", fontsize=7)
-        figure.savefig(folder / f"mujoco-{setting}.png", dpi=120)
+        save_figure(figure, folder / f"mujoco-{setting}.png")
 
 
 def _panel(axis: Any, task: str, row: dict[str, Any], paper: bool) -> None:

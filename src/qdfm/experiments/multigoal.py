@@ -23,7 +23,8 @@ from qdfm.envs.multigoal import MultiGoal
 from qdfm.evaluate import rollout
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.grid_exact import Ending, behaviour, propagate
-from qdfm.experiments.report import Headline, Table, provenance, write_report
+from qdfm.experiments.multigoal_figures import draw
+from qdfm.experiments.report import Headline, Table, finish
 from qdfm.metrics import interquartile_interval, interquartile_mean, mode_coverage, summarise
 from qdfm.train import train
 
@@ -96,19 +97,12 @@ def run(settings: Settings) -> None:
     tables = [_table(goals, chosen, results) for goals in sizes]
     if len(sizes) > 1:
         tables.insert(0, _overall(chosen, results, sizes))
-    for table in tables:
-        table.show()
-    from qdfm.experiments.multigoal_figures import draw
-
-    draw(settings.out, results, sizes)
-    made = provenance(
-        settings.command("multigoal", len(seeds)),
-        cells.used,
-        seeds=list(seeds),
+    finish(
+        cells, settings.command("multigoal", len(seeds)), "Multi-goal gridworld", results, tables,
+        settings.notes(NOTES, FINDINGS), _headlines(results, sizes), seeds=list(seeds),
         steps={name: configured(name, settings.quick).total_steps(MultiGoal(QUICK_GOALS).spec) for name in chosen},
-    )
-    notes = settings.notes(NOTES, FINDINGS)
-    write_report(settings.out, "Multi-goal gridworld", made, results, tables, notes, _headlines(results, sizes))
+    )  # fmt: skip
+    draw(settings.out, results, sizes)
 
 
 def configured(name: str, quick: bool) -> Config:

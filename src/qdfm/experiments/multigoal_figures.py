@@ -7,6 +7,7 @@ import numpy as np
 
 from qdfm.envs.multigoal import MultiGoal
 from qdfm.experiments.heatmaps import colour_bar, heatmap
+from qdfm.experiments.report import save_figure
 from qdfm.metrics import summarise
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def draw(folder: Path, results: dict[str, dict[str, Any]], sizes: tuple[int, ...
     _heatmaps(parts[0], shown)
     if curves:
         _curves(parts[1], results, sizes)
-    figure.savefig(folder / "multigoal.png", dpi=110)
+    save_figure(figure, folder / "multigoal.png")
 
 
 def _heatmaps(part: "SubFigure", shown: dict[str, dict[str, Any]]) -> None:

@@ -25,7 +25,8 @@ from qdfm.algorithms.learner import Learner
 from qdfm.data.actions import Discrete
 from qdfm.data.spec import Spec
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.report import provenance
+from qdfm.experiments.ratefields_report import NOTES, draw, headlines, tabulate
+from qdfm.experiments.report import finish
 from qdfm.experiments.timing import here_and_on_cpu, in_turn
 from qdfm.flow import losses
 from qdfm.flow.path import draw_times
@@ -98,20 +99,15 @@ def report(settings: Settings, chosen: tuple[str, ...], scale: Scale) -> None:
         trained[name] = cells.get(key, partial(fit, name, scale, seeds, settings.progress))
     fields = sorted({METHODS[name].rates for name in chosen})  # those of diffuse-row act as diffuse does
     acting = cells.get({**common, "act": fields}, lambda: act_times(fields, scale))
-    from qdfm.experiments import ratefields_report
-
     rows = [_row(name, trained[name], acting, METHODS[name].rates) for name in chosen]
     if OURS in trained:
         rows.append(_row(ONE_STEP, trained[OURS], acting, ONE_STEP) | {"tv": trained[OURS]["tv_one"]})
-    made = provenance(
-        settings.command("ratefields", len(seeds)),
-        cells.used,
-        seeds=list(seeds),
-        settings=described,
-    )
-    results = {"trained": trained, "acting": acting}
     title = f"{scale.choices} actions, batch {scale.batch}, {scale.steps:,} steps of training, N = {scale.euler}"
-    ratefields_report.write(settings.out, title, made, results, rows)
+    finish(
+        cells, settings.command("ratefields", len(seeds)), "Rate fields", {"trained": trained, "acting": acting},
+        [tabulate(title, rows)], NOTES, headlines(rows), seeds=list(seeds), settings=described,
+    )  # fmt: skip
+    draw(settings.out / "bars.png", rows)
 
 
 def _row(name: str, cell: dict[str, Any], acting: dict[str, Any], acts_as: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qdfm.experiments.report import Headline, Table, write_report
+from qdfm.experiments.report import Headline, Table, save_figure
 from qdfm.metrics import summarise
 
 OURS, THEIRS = "posterior", "softplus"  # the jump-to-endpoint rates of either
@@ -50,14 +50,6 @@ PANELS = (
     ("tv", "total variation to the optimum"),
 )
 COLOURS = {"softplus": "tab:cyan", "posterior": "tab:blue", "energy": "tab:orange", "diffuse": "tab:red"}
-
-
-def write(folder: Path, title: str, made: dict[str, Any], results: Any, rows: list[dict[str, Any]]) -> None:
-    """The table on the terminal; bars.png, table.md and results.json in the folder."""
-    table = tabulate(title, rows)
-    table.show()
-    draw(folder / "bars.png", rows)
-    write_report(folder, "Rate fields", made, results, [table], NOTES, headlines(rows))
 
 
 def tabulate(title: str, rows: list[dict[str, Any]]) -> Table:
@@ -114,4 +106,4 @@ def draw(path: Path, rows: list[dict[str, Any]]) -> None:
         axis.set_xlabel(label)
         axis.grid(axis="x", alpha=0.3)
     axes[0].invert_yaxis()
-    figure.savefig(path, dpi=130)
+    save_figure(figure, path)

@@ -1,5 +1,6 @@
 """What an experiment leaves behind: results.json with its provenance and headlines, a Markdown table, pictures."""
 
+import io
 import json
 import os
 import platform
@@ -11,7 +12,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -22,6 +23,12 @@ from qdfm._version import __version__
 from qdfm.checkpoint import write_file
 from qdfm.metrics import bootstrap_interval, summarise
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from qdfm.experiments.cells import Cells
+
+DPI = 120  # of all pictures
 PLAYED = ("sampled", "greedy")  # the two ways to play a policy
 # Packages on which results depend.
 PACKAGES = ("jax", "equinox", "optax", "numpy", "gymnasium", "mujoco", "minari", "jaxmarl", "mo-gymnasium")
@@ -153,9 +160,34 @@ def draw_ways(axes: Any, by_way: dict[str, list[np.ndarray | None]]) -> None:
         axes.errorbar(means, heights, xerr=reach, fmt="ox"[place], ms=4, capsize=2, lw=1, label=how)
 
 
+def save_figure(figure: "Figure", path: Path) -> None:
+    """A picture as PNG, written whole or not at all."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=DPI)
+    write_file(path, content.getvalue())
+
+
 def number(value: float | None, form: str = ".1f") -> str:
     """A number, or a dash where there is none."""
     return "–" if value is None else format(value, form)
+
+
+def finish(
+    cells: "Cells",
+    command: str,
+    heading: str,
+    results: Any,
+    tables: Sequence[Table],
+    notes: str,
+    headlines: Sequence[Headline] = (),
+    source: str = "",
+    **facts: Any,
+) -> None:
+    """The end of a run: the tables on the terminal, and the report of what its cells hold in their folder."""
+    for table in tables:
+        table.show()
+    made = provenance(command, cells.used, **facts)
+    write_report(cells.folder, heading, made, results, tables, notes, headlines, source)
 
 
 def write_report(

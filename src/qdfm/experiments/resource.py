@@ -15,6 +15,7 @@ from qdfm.envs.mogym import resource_gathering
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.frontruns import PerPreference, Study, run_studies
 from qdfm.experiments.fronts import Problem
+from qdfm.experiments.report import save_figure
 
 REFERENCE = (-1.0, -1.0, -1.0)
 SAFETY = 0.2  # the weight of safety in the sweep between gold and diamond
@@ -104,4 +105,4 @@ def _draw_sweep(folder: Path, problem: Problem, row: dict[str, Any]) -> None:
         axis.grid(alpha=0.3)
     figure.axes[0].set_ylabel("expected return, γ = .9")
     figure.axes[0].legend(fontsize=8)
-    figure.savefig(folder / "sweep.png", dpi=120)
+    save_figure(figure, folder / "sweep.png")

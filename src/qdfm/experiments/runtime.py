@@ -20,7 +20,7 @@ from qdfm.data.dataset import Dataset
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control import Coding, load
 from qdfm.experiments.control_methods import PAPER_STEPS, baselines, schedule
-from qdfm.experiments.report import provenance, write_report
+from qdfm.experiments.report import finish
 from qdfm.experiments.runtime_report import FINDINGS, NOTES, draw, headlines, tabulate
 from qdfm.experiments.timing import Scale, act_times, here_and_on_cpu, phase_rates
 from qdfm.train import train
@@ -51,13 +51,11 @@ def report(settings: Settings, scale: Scale) -> None:
     settings.require(parts)
     cells = Cells(settings)
     results = {part: PARTS[part](cells, scale, picked["method"], settings.progress) for part in parts}
-    tables = tabulate(results)
-    for table in tables:
-        table.show()
+    finish(
+        cells, settings.command("runtime"), "Runtime", results, tabulate(results), settings.notes(NOTES, FINDINGS),
+        headlines(results), settings=asdict(scale),
+    )  # fmt: skip
     draw(settings.out, results)
-    made = provenance(settings.command("runtime"), cells.used, settings=asdict(scale))
-    notes = settings.notes(NOTES, FINDINGS)
-    write_report(settings.out, "Runtime", made, results, tables, notes, headlines(results))
 
 
 def steps_part(cells: Cells, scale: Scale, names: Iterable[str], progress: bool) -> dict[str, Any]:

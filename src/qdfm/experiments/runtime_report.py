@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from qdfm.experiments.report import Headline, Table, number
+from qdfm.experiments.report import Headline, Table, number, save_figure
 from qdfm.experiments.timing import extrapolated
 
 # The paper, one A100: seconds of 1M steps (HalfCheetah-medium), milliseconds of one action (Hopper-medium).
@@ -147,4 +147,4 @@ def draw(folder: Path, results: dict[str, Any]) -> None:
         axis.grid(axis="x", alpha=0.3)
     axes[0, 0].invert_yaxis()
     axes[0, 0].legend(fontsize=7)
-    figure.savefig(folder / "runtime.png", dpi=120)
+    save_figure(figure, folder / "runtime.png")

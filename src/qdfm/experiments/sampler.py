@@ -24,7 +24,7 @@ from qdfm.envs.cartpole import CartPole
 from qdfm.envs.simulate import Act, simulate
 from qdfm.errors import QDFMError
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.report import provenance, write_report
+from qdfm.experiments.report import finish
 from qdfm.experiments.sampler_figures import picture
 from qdfm.experiments.sampler_tables import (
     ALPHAS,
@@ -241,11 +241,8 @@ def run(settings: Settings) -> None:
     results: dict[str, dict[str, Any]] = {}
     for name in chosen:
         results[name] = measure(cells, name, QUICK if settings.quick else Size())
-    shown = tables(results)
-    for table in shown:
-        table.show()
+    finish(
+        cells, settings.command("sampler"), "The sampler alone, on CartPole and Acrobot",
+        {"family": family(results), "environments": results}, tables(results), NOTES, headlines(results), seeds=[SEED],
+    )  # fmt: skip
     picture(settings.out / "returns.png", results)
-    made = provenance(settings.command("sampler"), cells.used, seeds=[SEED])
-    kept = {"family": family(results), "environments": results}
-    heading = "The sampler alone, on CartPole and Acrobot"
-    write_report(settings.out, heading, made, kept, shown, NOTES, headlines(results))

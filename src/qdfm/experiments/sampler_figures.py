@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from qdfm.experiments.report import save_figure
 from qdfm.experiments.sampler_tables import ALPHAS, STARTS, STEPS, TITLES
 
 MARKERS = dict(zip(STARTS, ("o", "s", "^"), strict=True))
@@ -35,4 +36,4 @@ def picture(path: Path, results: dict[str, Any]) -> None:
             axis.grid(alpha=0.3)
         line[0].set_ylabel("mean return")
     figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=9)
-    figure.savefig(path, dpi=130)
+    save_figure(figure, path)

@@ -20,7 +20,7 @@ from qdfm.data.sources import load_dataset
 from qdfm.envs.smax import MAPS, QUALITIES
 from qdfm.evaluate import evaluate
 from qdfm.experiments.cells import FULL_SEEDS, Cells, Settings
-from qdfm.experiments.report import PLAYED, provenance, write_report
+from qdfm.experiments.report import PLAYED, finish
 from qdfm.experiments.smax_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
 from qdfm.train import train
 
@@ -74,13 +74,11 @@ def run(settings: Settings) -> None:
         task: {m: trained(cells, task, configured(task, m), seeds, settings) for m in methods}
         for task, methods in asked.items()
     }
-    tables = tabulate(results)
-    for table in tables:
-        table.show()
+    finish(
+        cells, settings.command("smax", len(seeds)), "Teams in battle: SMAX", results, tabulate(results),
+        settings.notes(NOTES, FINDINGS), headlines(results), seeds=list(seeds), steps=STEPS,
+    )  # fmt: skip
     draw(settings.out, results)
-    made = provenance(settings.command("smax", len(seeds)), cells.used, seeds=list(seeds), steps=STEPS)
-    notes = settings.notes(NOTES, FINDINGS)
-    write_report(settings.out, "Teams in battle: SMAX", made, results, tables, notes, headlines(results))
 
 
 def configured(task: str, method: str) -> Config:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from qdfm.experiments.report import PLAYED, Headline, Table, draw_ways, marked, near_best, number, rivals
+from qdfm.experiments.report import PLAYED, Headline, Table, draw_ways, marked, near_best, number, rivals, save_figure
 
 MEASURES = {"return": "mean return", "won": "share of battles won"}
 VARIANTS = ("QDFM, qmix", "QDFM, qmix, centralised")
@@ -161,4 +161,4 @@ def draw(folder: Path, results: Results) -> None:
     panels[0, 0].set_yticks(range(len(names)), names)
     panels[0, 0].invert_yaxis()
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center", fontsize=7)
-    figure.savefig(folder / "smax.png", dpi=120)
+    save_figure(figure, folder / "smax.png")
