@@ -201,6 +201,19 @@ def test_one_mask_for_all_rows(agent):
         np.testing.assert_array_equal(agent.action_probabilities(BATCH, mask=form), p)
 
 
+def test_masks_are_given_at_every_call_since_an_agent_keeps_none():
+    rng = np.random.default_rng(0)
+    x, legal = rng.normal(size=(64, 3)), np.tile([True, True, False], (64, 1))
+    data = qdfm.Dataset.from_arrays(
+        x, rng.integers(2, size=64), np.zeros(64), x, np.ones(64), mask=legal, next_mask=legal, num_actions=3
+    )
+    agent = BC(clone_steps=200, hidden=(8,)).fit(data, progress=False)
+    assert agent.action_probabilities(x[0], mask=legal[0])[2] == 0
+    assert agent.action_probabilities(x[0])[2] > 0.05  # never seen, and never forbidden here
+    for call in (agent.act, agent.action_probabilities):
+        assert "every choice counts as legal" in " ".join(call.__doc__.split())
+
+
 def test_a_mask_per_row(agent):
     mask = np.eye(5, dtype=bool)[[4, 3, 2, 1, 0, 2]]
     for options in ({"greedy": True}, {"seed": 0}, {}):

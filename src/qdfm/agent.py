@@ -102,9 +102,10 @@ class Agent:
     ) -> np.ndarray:
         """Actions for one observation or a batch, in the form the data had them.
 
-        `mask` marks the legal choices, `greedy` takes the most likely action, or whatever a method does without
-        drawing (a mean, a plan without noise). An integer `seed` reproduces the draw; without one the agent's own
-        generator moves on. With a generator per row, a row's draw is its own, whatever rows are beside it (up to
+        `mask` marks the legal choices; an agent does not know them, so give one at every call: without it every choice
+        counts as legal, whatever masks the data had. `greedy` takes the most likely action, or whatever a method does
+        without drawing (a mean, a plan without noise). An integer `seed` reproduces the draw; without one the agent's
+        own generator moves on. With a generator per row, a row's draw is its own, whatever rows are beside it (up to
         rounding: few decisions of small networks are found on the CPU, whatever device trains).
         """
         x, one = self._observation(observation)
@@ -118,7 +119,10 @@ class Agent:
         return actions[0] if one else actions
 
     def action_probabilities(self, observation: Any, preference: Any = None, mask: Any = None) -> np.ndarray:
-        """Exact probabilities of all actions: `[K]` or `[B, K]`; one axis per part for several, `[B, K_1, ...]`."""
+        """Exact probabilities of all actions: `[K]` or `[B, K]`; one axis per part for several, `[B, K_1, ...]`.
+
+        Without a mask every choice counts as legal, whatever masks the data had.
+        """
         if self.compiled.algorithm.probs is None:
             raise QDFMError(f"{self.config.name} has no exact action probabilities; draw samples with act instead.")
         x, one = self._observation(observation)
@@ -129,7 +133,7 @@ class Agent:
         return p[0] if one else p
 
     def log_prob(self, observation: Any, action: Any, preference: Any = None, mask: Any = None) -> np.ndarray:
-        """The logarithm of the probability of one action, or of one per row of a batch."""
+        """The logarithm of the probability of one action, or of one per row of a batch; masks are as in `act`."""
         _, one = self._observation(observation)
         p = self.action_probabilities(observation, preference, mask)
         p = p[None] if one else p
