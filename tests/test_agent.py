@@ -1,6 +1,7 @@
 """Agent: shapes, seeds, masks, preferences, exact probabilities against draws, and its file."""
 
 import dataclasses
+import pickle
 
 import jax
 import numpy as np
@@ -113,6 +114,8 @@ def test_a_generator_per_row_draws_for_its_row_alone(agent):
     assert len(set(together.tolist())) > 1
     with pytest.raises(QDFMError, match="There are 1 generators for 100 rows"):
         agent.act(many, seed=[np.random.default_rng(0)])
+    with pytest.raises(QDFMError, match=r"The seeds are \[1, 2\]; give one whole number, or a NumPy generator per row"):
+        agent.act(many[:2], seed=[1, 2])
 
 
 def test_agents_of_one_seed_move_on_alike(agent):
@@ -306,7 +309,7 @@ def test_masks_that_are_none(agent, mask, says):
         agent.act(OBSERVATION, mask=mask)
 
 
-@pytest.mark.parametrize("seed", [-1, 1.5, 2**32])
+@pytest.mark.parametrize("seed", [-1, 1.5, 2**32, "a"])
 def test_seeds_that_are_none(agent, seed):
     with pytest.raises(QDFMError, match="give a whole number from 0"):
         agent.act(OBSERVATION, seed=seed)
@@ -397,6 +400,16 @@ def test_saved_and_loaded(agent, two, parts, tmp_path):
         assert header["config"].keys() == {f.name for f in dataclasses.fields(QDFM)}
         assert header["spec"]["observation_shape"] == [3]
         assert header["spec"]["objectives"] == one.spec.objectives
+
+
+def test_an_agent_can_be_sent_to_another_process(agent, parts):
+    for one in (agent, parts):
+        one.act(BATCH)  # its draws have moved on
+        other = pickle.loads(pickle.dumps(one))
+        assert (other.config, other.spec) == (one.config, one.spec)
+        np.testing.assert_array_equal(other.action_probabilities(BATCH), one.action_probabilities(BATCH))
+        many = np.tile(OBSERVATION, (100, 1))
+        np.testing.assert_array_equal(other.act(many), one.act(many))
 
 
 def test_normalisation_is_saved(tmp_path):

@@ -460,3 +460,16 @@ def test_workers_that_cannot_be():
 def test_no_episodes():
     with pytest.raises(QDFMError, match="0 episodes cannot be evaluated; give at least 1"):
         evaluate(grid_agent(wandering()), "multigoal-4", 0)
+
+
+@pytest.mark.parametrize(
+    ("agent", "env", "says"),
+    [
+        ("ok.safetensors", "multigoal-4", r"The agent is a str; give an Agent, as fit and qdfm\.load\(path\) give one"),
+        (None, None, "The environment is a NoneType; give a name, a Gymnasium id or an environment itself"),
+        (None, MultiGoal, "give a name, a Gymnasium id or an environment itself"),
+    ],
+)
+def test_what_is_no_agent_or_no_environment(agent, env, says):
+    with pytest.raises(QDFMError, match=says):
+        evaluate(agent or cloner(MultiGoal(4).spec), env)  # type: ignore[arg-type]

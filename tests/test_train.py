@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -231,3 +232,24 @@ def test_seeds_may_come_in_an_array():
 def test_what_is_no_data_is_refused():
     with pytest.raises(qdfm.QDFMError, match="The data is a str; give a Dataset"):
         train(CONFIG, "multigoal-4", progress=False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (qdfm.BC, r"The algorithm is the class BC; give an instance of it, BC\(\)"),
+        ("bc", "The algorithm is a str; give a config"),
+        (small_data(), "The algorithm is a Dataset; give a config"),
+    ],
+)
+def test_what_is_no_config_is_refused(config, says):
+    with pytest.raises(qdfm.QDFMError, match=says):
+        train(config, small_data(), progress=False)
+
+
+def test_settings_that_are_none_get_the_nearest_name():
+    with pytest.raises(qdfm.QDFMError, match="Unknown setting of QDFM 'betta'; did you mean 'beta'"):
+        qdfm.QDFM(betta=3)
+    with pytest.raises(qdfm.QDFMError, match="Unknown setting of BC 'clone_step'; did you mean 'clone_steps'"):
+        dataclasses.replace(qdfm.BC(), clone_step=3)
+    assert pickle.loads(pickle.dumps(CONFIG)) == CONFIG

@@ -157,6 +157,10 @@ class Agent:
         }
         checkpoint.write_tree(path, "agent", self.policy, header)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What goes to another process: the settings, the weights and where the draws stand. It compiles for itself."""
+        return _rebuilt, (self.config, self.spec, jax.device_get(self._leaves), self._generator)
+
     def _weights(self, work: int) -> tuple[Any, ...]:
         """The leaves of the policy, where decisions of so much work are found soonest."""
         if jax.default_backend() == "cpu" or work > HOST_WORK:
@@ -168,10 +172,12 @@ class Agent:
                 self._on_host = self._leaves
         return self._on_host
 
-    def _noise(self, seed: int | Sequence[np.random.Generator] | None, rows: int) -> np.ndarray:
+    def _noise(self, seed: Any, rows: int) -> np.ndarray:
         """The uniforms `[B, noise]` of as many decisions."""
         each = self.compiled.algorithm.noise
-        if isinstance(seed, Sequence):
+        if isinstance(seed, Sequence) and not isinstance(seed, str):
+            if not all(isinstance(generator, np.random.Generator) for generator in seed):
+                raise QDFMError(f"The seeds are {seed!r}; give one whole number, or a NumPy generator per row.")
             if len(seed) != rows:
                 raise QDFMError(f"There are {len(seed)} generators for {rows} rows; give one per row.")
             return np.stack([generator.random(each, np.float32) for generator in seed])
@@ -259,6 +265,13 @@ def _numbers(what: str, values: Any) -> np.ndarray:
     return array
 
 
+def _rebuilt(config: Config, spec: Spec, leaves: tuple[np.ndarray, ...], generator: np.random.Generator) -> Agent:
+    """The agent that was sent from another process."""
+    agent = Agent(config, spec, jax.tree.unflatten(compiled(config, spec).structure, leaves))
+    agent._generator = generator
+    return agent
+
+
 def load(path: str | Path) -> Agent:
     """Read an agent that `Agent.save` wrote."""
     header = checkpoint.read_header(path, "agent")
@@ -267,7 +280,7 @@ def load(path: str | Path) -> Agent:
         raise unknown("algorithm", name, ALGORITHMS)
     try:
         config, spec = ALGORITHMS[name](**header["config"]), Spec.from_json(header["spec"])
-    except (KeyError, TypeError, AttributeError):
+    except (KeyError, TypeError, AttributeError, QDFMError):
         raise QDFMError(f"The header of {path} does not fit this qdfm; use the version that wrote it.") from None
     algorithm = compiled(config, spec).algorithm
     like = policy_shapes(algorithm)

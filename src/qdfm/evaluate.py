@@ -85,6 +85,8 @@ def evaluate(
     are not built in. Several copies of those play at a time: in this process, or each in one of so many `workers`,
     which pays off where a step is slow; scripts need `if __name__ == "__main__":` then.
     """
+    if not isinstance(agent, Agent):
+        raise QDFMError(f"The agent is a {type(agent).__name__}; give an Agent, as fit and qdfm.load(path) give one.")
     if episodes < 1:
         raise QDFMError(f"{episodes} episodes cannot be evaluated; give at least 1.")
     if not 0 <= gamma <= 1:
@@ -100,11 +102,17 @@ def evaluate(
         return replace(played, scores=place.score(played.returns[:, 0]))
     if isinstance(env, str) and env in ENVIRONMENTS:
         env = ENVIRONMENTS[env]()
-    if isinstance(env, JaxEnv):
+    if isinstance(env, JaxEnv) and not isinstance(env, type):
         rolled = rollout(agent, env, episodes, seed, greedy, preference)
         discount = gamma ** np.arange(len(rolled.reward))  # [T]: all episodes begin together
         returns = (discount[:, None, None] * rolled.reward).sum(0)
         return Evaluation(returns, rolled.running.sum(0), rolled.terminated, won=rolled.won)
+    import gymnasium
+
+    if not isinstance(env, str | gymnasium.Env):
+        raise QDFMError(
+            f"The environment is a {type(env).__name__}; give a name, a Gymnasium id or an environment itself."
+        )
     if not isinstance(env, str) and workers > 1:
         raise QDFMError("An environment itself cannot be copied to several workers; give its id, or workers=1.")
     from qdfm.envs.gymnasium import seeded

@@ -123,6 +123,10 @@ def _begun(
     """What training begins with, checked: the config with every choice made, the data as it needs them, the seeds and
     their keys."""
     seeds = check_seeds(seeds)
+    if isinstance(config, type):
+        raise QDFMError(f"The algorithm is the class {config.__name__}; give an instance of it, {config.__name__}().")
+    if not isinstance(config, Config):
+        raise QDFMError(f"The algorithm is a {type(config).__name__}; give a config, such as qdfm.QDFM().")
     if not isinstance(dataset, Dataset):
         raise QDFMError(f"The data is a {type(dataset).__name__}; give a Dataset, as qdfm.load_dataset gives one.")
     dataset = config.adapt(dataset)

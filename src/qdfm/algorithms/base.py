@@ -23,7 +23,7 @@ from qdfm.algorithms.settings import settled
 from qdfm.data.checks import check_preference
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
-from qdfm.errors import QDFMError
+from qdfm.errors import QDFMError, unknown
 
 if TYPE_CHECKING:
     from qdfm.agent import Agent
@@ -106,6 +106,13 @@ class Config:
     about: ClassVar[str]
     teams_only: ClassVar[bool] = False
     preferences_only: ClassVar[bool] = False
+
+    def __new__(cls, *_: Any, **settings: Any) -> Self:
+        """Names that are no fields are refused with the nearest one, before the dataclass does so without."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in settings.keys() - set(known):
+            raise unknown(f"setting of {cls.__name__}", name, known)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Every value is of its field's type, and hashable: a config is the key under which compiled code is kept."""
@@ -199,8 +206,6 @@ class Config:
 
 def check_choice(config: Config, field: str, known: tuple[str, ...]) -> None:
     """Refuse a config whose field is none of the known words."""
-    from qdfm.errors import unknown
-
     if getattr(config, field) not in known:
         raise unknown(f"{config.name} {field}", str(getattr(config, field)), known)
 
