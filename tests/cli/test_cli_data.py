@@ -29,10 +29,33 @@ def test_data_inspect(capsys):
 
 
 def test_data_inspect_with_named_columns(capsys):
-    log = table("log.csv", "x,move,reward", "0.5,0,1", "1.5,1,2")
-    words = ["--columns.observation", "x", "--columns.action", "move", "--num-actions", "4"]
-    assert main(["data", "inspect", log, *words]) == 0
-    assert re.search(r"tokens × choices\s+1 × 4", capsys.readouterr().out)
+    log = table("log.csv", "x_pulse,x_age,move,reward,episode", "0.5,50,0,1,1", "1.5,40,1,2,1")
+    words = ["--columns.action", "move", "--num-actions", "4"]
+    for names, order in (
+        (["x"], "x_pulse, x_age"),
+        (["x_age", "x_pulse"], "x_age, x_pulse"),
+        (["x_age"], "x_age"),
+    ):
+        assert main(["data", "inspect", log, "--columns.observation", *names, *words]) == 0
+        out = capsys.readouterr().out
+        assert re.search(r"tokens × choices\s+1 × 4", out)
+        rows = [("observation", order), ("action", "move"), ("next observation", "those of the next row")]
+        for field, columns in rows:
+            assert re.search(rf"^{field} +{columns} *$", out, re.MULTILINE), out
+    assert "Unknown observation column 'age'" in refusal(
+        capsys, "data", "inspect", log, "--columns.observation", "x_pulse", "age", *words
+    )
+
+
+def test_a_table_that_does_not_say_where_episodes_end(capsys):
+    log = table("log.csv", "obs,action,reward,patient", "0.5,0,1,a", "1.5,1,2,a", "1.5,1,2,b")
+    for command in (["data", "inspect"], ["train"]):
+        said = refusal(capsys, *command, log)
+        assert "log.csv does not say where episodes end; name the column" in said
+        assert "(--columns.episode NAME)" in said
+        assert "terminated of ones if every row stands alone" in said
+    assert main(["data", "inspect", log, "--columns.episode", "patient"]) == 0
+    assert re.search(r"^episodes +2 *$", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_data_make_and_load(capsys):

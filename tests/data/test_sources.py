@@ -7,7 +7,7 @@ import pytest
 
 from qdfm.data.builtin import GENERATORS, Generator
 from qdfm.data.dataset import Dataset
-from qdfm.data.sources import load_dataset
+from qdfm.data.sources import load_dataset, table_columns
 from qdfm.data.tables import Columns
 from qdfm.errors import QDFMError
 
@@ -54,13 +54,20 @@ def test_files_by_path_string_and_suffix(data: Dataset, tmp_path: Path) -> None:
 
 def test_tables_and_their_options(tmp_path: Path) -> None:
     polars = pytest.importorskip("polars")
-    frame = polars.DataFrame({"x": [1.0, 2.0], "action": [0, 1], "reward": [0.0, 1.0]})
+    frame = polars.DataFrame({"x": [1.0, 2.0], "action": [0, 1], "reward": [0.0, 1.0], "terminated": [0, 1]})
     frame.write_csv(tmp_path / "log.csv")
     frame.write_parquet(tmp_path / "log.parquet")
     for name in ("log.csv", "log.parquet"):
-        loaded = load_dataset(tmp_path / name, columns=Columns(observation="x"), num_actions=4, normalise=False)
-        assert loaded.spec.choices == (4,)
-        assert not loaded.spec.normalisation.observation_mean
+        for columns in (Columns(observation="x"), {"observation": "x"}, {"observation": ["x"]}):
+            loaded = load_dataset(tmp_path / name, columns=columns, num_actions=4, normalise=False)
+            assert loaded.spec.choices == (4,)
+            assert not loaded.spec.normalisation.observation_mean
+        assert table_columns(tmp_path / name, columns)["observation"] == ["x"]
+    with pytest.raises(QDFMError, match=r"Unknown field of columns 'observatoin'; did you mean 'observation'\?"):
+        load_dataset(tmp_path / "log.csv", columns={"observatoin": "x"})
+    with pytest.raises(QDFMError, match=r"columns is 'x'; give qdfm\.Columns"):
+        load_dataset(tmp_path / "log.csv", columns="x")  # type: ignore[arg-type]
+    assert table_columns("multigoal-2") == {}
 
 
 def test_options_reach_npz(data: Dataset, tmp_path: Path) -> None:
@@ -80,7 +87,9 @@ def test_continuous_actions_of_files(tmp_path: Path) -> None:
     arrays = {"observation": row, "reward": row, "next_observation": row + 1, "terminated": row == 8}
     np.savez(tmp_path / "two.npz", action=push, **arrays)
     np.savez(tmp_path / "one.npz", action=push[:, 0], **arrays)
-    frame = polars.DataFrame({"obs": row, "reward": row, "action_0": push[:, 0], "action_1": push[:, 1]})
+    frame = polars.DataFrame(
+        {"obs": row, "reward": row, "action_0": push[:, 0], "action_1": push[:, 1], "terminated": row == 8}
+    )
     frame.write_csv(tmp_path / "two.csv")
     frame.write_parquet(tmp_path / "two.parquet")
     frame.rename({"action_0": "action"}).drop("action_1").write_csv(tmp_path / "one.csv")

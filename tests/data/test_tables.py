@@ -9,8 +9,9 @@ import jax
 import numpy as np
 import pytest
 
+from qdfm.data.columns import Columns, matched
 from qdfm.data.dataset import Dataset
-from qdfm.data.tables import Columns, read_npz, read_table
+from qdfm.data.tables import columns_of, read_npz, read_table
 from qdfm.errors import QDFMError
 
 polars = pytest.importorskip("polars")
@@ -105,11 +106,100 @@ def test_parquet_csv_and_npz_agree(tmp_path: Path) -> None:
     assert same(read_npz(tmp_path / "log.npz", num_actions=(3, 2), normalise=False), raw)
 
 
-def test_columns_come_in_natural_order(tmp_path: Path) -> None:
+ENDED = {"reward": [0.0, 1.0], "terminated": [1, 1]}
+
+
+def test_numbered_columns_come_by_number(tmp_path: Path) -> None:
     width = 12
     table = {f"obs_{i}": [float(i)] * 2 for i in reversed(range(width))}
-    path = write(tmp_path, table | {"action": [0, 1], "reward": [0.0, 1.0]})
+    path = write(tmp_path, table | {"action": [0, 1]} | ENDED)
     assert read_table(path).observation[0].tolist() == list(range(width))
+    assert columns_of(path)["observation"] == [f"obs_{i}" for i in range(width)]
+    parts = {f"mask_{d}_{k}": [1, 1] for k in (1, 0) for d in (10, 9)}
+    header = [*parts, *table, "action", *ENDED]
+    assert matched(header, Columns())["mask"] == ["mask_9_0", "mask_9_1", "mask_10_0", "mask_10_1"]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_other_columns_come_as_in_the_file(tmp_path: Path, suffix: str) -> None:
+    table = {
+        "next_obs_age": [41.0, 51.0], "action_drug": [1, 0], "obs_pulse": [70.0, 80.0], "obs_age": [40.0, 50.0],
+        "next_obs_pulse": [71.0, 81.0], "action_dose": [2, 0], "preference_cost": [0.75, 1.0],
+        "reward_benefit": [1.0, 2.0], "reward_cost": [3.0, 4.0], "preference_benefit": [0.25, 0.0],
+        "terminated": [1, 1],
+    }  # fmt: skip
+    path = write(tmp_path, table, suffix)
+    data = read_table(path)
+    assert data.observation.tolist() == [[70, 40], [80, 50]]
+    assert data.next_observation.tolist() == [[71, 41], [81, 51]]
+    assert data.action.tolist() == [[1, 2], [0, 0]]
+    assert data.spec.choices == (2, 3)
+    assert data.reward.tolist() == [[1, 3], [2, 4]]
+    assert data.preference.tolist() == [[0.25, 0.75], [0, 1]]
+    assert columns_of(path) == {
+        "observation": ["obs_pulse", "obs_age"],
+        "next_observation": ["next_obs_pulse", "next_obs_age"],
+        "action": ["action_drug", "action_dose"],
+        "reward": ["reward_benefit", "reward_cost"],
+        "terminated": ["terminated"],
+        "preference": ["preference_benefit", "preference_cost"],
+    }
+    # One that is not numbered among them, and all keep their places.
+    assert matched([*table, "obs_10", "obs_2"], Columns(next_observation="obs_2"))["observation"][2:] == ["obs_10"]
+
+
+def test_next_columns_without_counterparts(tmp_path: Path) -> None:
+    now = {"obs_pulse": [70.0, 80.0], "obs_age": [40.0, 50.0], "action": [1, 0]} | ENDED
+    lacking = write(tmp_path, now | {"next_obs_age": [41.0, 51.0]})
+    refused(lacking, "no column 'next_obs_pulse' to go with 'obs_pulse'", "add it or rename")
+    both = {"next_obs_age": [41.0, 51.0], "next_obs_pulse": [71.0, 81.0]}
+    refused(write(tmp_path, now | both | {"next_obs_x": [1.0, 2.0]}), "'next_obs_x' goes with no column of observation")
+    masks = {"mask_0": [1, 1], "mask_1": [1, 1], "next_mask_0": [1, 1]}
+    refused(
+        write(tmp_path, now | masks), "'next_mask_1' to go with 'mask_1'; next_mask needs one for each column of mask"
+    )
+
+
+def test_several_names(tmp_path: Path) -> None:
+    table = {
+        "next_pulse": [71.0, 81.0], "next_age": [41.0, 51.0], "pulse": [70.0, 80.0], "age": [40.0, 50.0],
+        "lab_1": [7.0, 8.0], "lab_0": [5.0, 6.0], "drug": [1, 0], "dose": [2, 0], "cost": [3.0, 4.0],
+        "benefit": [1.0, 2.0],
+    }  # fmt: skip
+    path = write(tmp_path, table)
+    named: dict[str, Any] = {"action": ("dose", "drug"), "reward": ["benefit", "cost"]}
+    for following in ("next", ("next_age", "next_pulse")):
+        data = read_table(path, Columns(observation=["age", "pulse"], next_observation=following, **named))
+        assert data.observation.tolist() == [[40, 70], [50, 80]]
+        assert data.next_observation.tolist() == [[41, 71], [51, 81]]
+        assert data.action.tolist() == [[2, 1], [0, 0]]
+        assert data.reward.tolist() == [[1, 3], [2, 4]]
+    assert same(read_table(path, {"observation": ("age", "pulse"), "next_observation": "next", **named}), data)
+    found = matched([*table, "terminated"], Columns(observation=("lab", "age"), **named))
+    assert found["observation"] == ["lab_0", "lab_1", "age"]
+    refused(path, "'plus'", "did you mean 'pulse'?", columns=Columns(observation=("age", "plus"), **named))
+    wrong = Columns(observation="lab", next_observation=("next_age", "next_pulse"), **named)
+    refused(path, "give as many names, in the same order", columns=wrong)
+
+
+@pytest.mark.parametrize(
+    ("field", "names", "sentence"),
+    [
+        ("observation", (), "give the name of a column"),
+        ("observation", ("a", "a"), "or several that differ"),
+        ("action", 3, "columns.action is 3"),
+        ("reward", ["a", 3], "give the name of a column"),
+        ("episode", ("a", "b"), "it is one column, give its name"),
+    ],
+)
+def test_names_that_are_none(field: str, names: Any, sentence: str) -> None:
+    with pytest.raises(QDFMError, match=sentence):
+        Columns(**{field: names})
+
+
+def test_one_name_is_the_same_alone_and_in_a_tuple() -> None:
+    assert Columns(observation=["obs"], episode=("episode",)) == Columns()  # type: ignore[arg-type]
+    assert hash(Columns(observation=["obs"])) == hash(Columns())
 
 
 def test_next_observation_is_the_next_row(tmp_path: Path) -> None:
@@ -179,7 +269,16 @@ def test_without_terminated_the_last_row_terminates_unless_truncated(tmp_path: P
 def test_without_an_episode_column(tmp_path: Path) -> None:
     data = read_table(write(tmp_path, log(episode=None, step=None)))
     assert same(data, read_table(write(tmp_path, log())))
-    data = read_table(write(tmp_path, log(episode=None, step=None, terminated=None)))
+    alone = read_table(write(tmp_path, log(episode=None, step=None, terminated=[1] * 6)))
+    assert alone.episode.tolist() == list(range(6))
+    assert (alone.next_observation == alone.observation).all()
+    endless = log(episode=None, step=None, terminated=None)
+    says = ("does not say where episodes end", "--columns.episode NAME", "terminated of ones", "episode of zeros")
+    refused(write(tmp_path, endless), *says)
+    refused(write(tmp_path, endless | {"step": range(6)}), *says)
+    data = read_table(write(tmp_path, endless | {"episode": [0] * 6}))
+    assert data.terminated.tolist() == [False] * 5 + [True]
+    data = read_table(write(tmp_path, endless | {"next_obs_0": [9.0] * 6, "next_obs_1": [8.0] * 6}))
     assert data.episode.tolist() == [0] * 6
     assert data.terminated.tolist() == [False] * 5 + [True]
     data = read_table(write(tmp_path, log(episode=None, step=None, terminated=None, truncated=[0, 0, 1, 0, 0, 0])))
@@ -210,6 +309,7 @@ def test_names_of_columns(tmp_path: Path) -> None:
         "action_name": ["left", "right"],
         "gain_a": [1.0, 2.0],
         "gain_b": [3.0, 4.0],
+        "episode": [0, 0],
     }
     columns = Columns(observation="x", action="action", mask="action_mask", reward="gain")
     path = write(tmp_path, {k: v for k, v in table.items() if k != "action_name"})
@@ -308,7 +408,8 @@ def test_errors_of_the_data_name_rows_of_the_file(tmp_path: Path) -> None:
 
 def test_duplicate_steps(tmp_path: Path) -> None:
     refused(write(tmp_path, log(step=[0, 1, 2, 0, 1, 1])), "step is 1", "row 4", "row 5")
-    refused(write(tmp_path, log(episode=None, terminated=None)), "step is 0", "episode column")
+    unfinished = log(episode=None, terminated=None, truncated=[0] * 6)
+    refused(write(tmp_path, unfinished), "step is 0", "episode column")
 
 
 def test_an_episode_that_goes_on_after_its_end(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from qdfm.checkpoint import check_writable
 from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
 from qdfm.data.builtin import GENERATORS, Generator
 from qdfm.data.dataset import Dataset
-from qdfm.data.sources import collected
+from qdfm.data.sources import collected, table_columns
 from qdfm.errors import QDFMError
 from qdfm.seeds import check_seed
 
@@ -33,7 +33,8 @@ def inspect(words: Sequence[str]) -> None:
     def command(args: Annotated[InspectArguments, FLAT]) -> None:
         from qdfm.data.inspect import inspect, render
 
-        Console().print(render(inspect(args.data.load(args.source))))
+        report = inspect(args.data.load(args.source))
+        Console().print(render(report, table_columns(args.source, args.data.columns)))
 
     command.__doc__ = InspectArguments.__doc__
     parse("data inspect", command, words)

@@ -1,5 +1,6 @@
 """What is in a dataset, and what looks wrong with it: the report behind `qdfm data inspect`."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,9 +89,11 @@ def inspect(dataset: Dataset) -> Report:
     )
 
 
-def render(report: Report) -> RenderableType:
-    """The report for the terminal."""
+def render(report: Report, columns: Mapping[str, Sequence[str]] | None = None) -> RenderableType:
+    """The report for the terminal; of a table, with the columns that became each field."""
     parts: list[RenderableType] = [_facts(report), Text(), _returns(report)]
+    if columns:
+        parts[1:1] = [Text(), _columns(columns)]
     for token, counts in enumerate(report.action_counts[:SHOWN_TOKENS]):
         parts += [Text(), _histogram(token, counts, report)]
     hidden = len(report.action_counts) - SHOWN_TOKENS
@@ -109,10 +112,10 @@ def _summary(values: np.ndarray) -> Summary:
     return Summary(float(np.mean(values)), std, low, lower, median, upper, high)
 
 
-def _names(indices: np.ndarray) -> str:
-    """Some numbers as text: all of them, or the first few and how many more."""
-    shown = ", ".join(str(i) for i in indices[:SHOWN_NAMES])
-    more = len(indices) - SHOWN_NAMES
+def _names(names: Sequence[str] | np.ndarray) -> str:
+    """Some names or numbers as text: all of them, or the first few and how many more."""
+    shown = ", ".join(str(name) for name in names[:SHOWN_NAMES])
+    more = len(names) - SHOWN_NAMES
     return f"{shown} and {more} more" if more > 0 else shown
 
 
@@ -205,6 +208,17 @@ def _facts(report: Report) -> Table:
         ("truncated", f"{report.truncated:,}"),
     ):
         table.add_row(Text(name, style="bold"), Text(value))
+    return table
+
+
+def _columns(columns: Mapping[str, Sequence[str]]) -> Table:
+    """Where each field comes from, as it may be another column, or in another order, than its owner thinks."""
+    table = Table("field", "columns, in order", title="Columns", title_justify="left", box=None, pad_edge=False)
+    shown = {"next_observation": ["those of the next row"]} | dict(columns)
+    for field in ("observation", "action", "reward", "next_observation"):
+        table.add_row(Text(field.replace("_", " ")), Text(_names(shown.pop(field))))
+    for field, names in shown.items():
+        table.add_row(Text(field.replace("_", " ")), Text(_names(names)))
     return table
 
 

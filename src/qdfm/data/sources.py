@@ -5,6 +5,7 @@ unknown name, with its reader in a file of its own, as Gymnasium ids are.
 """
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,18 @@ from qdfm.data.d4morl import read_d4morl
 from qdfm.data.dataset import Dataset
 from qdfm.data.minari import LIKE_A_SET, read_minari
 from qdfm.data.smac import read_smac
-from qdfm.data.tables import Columns, NumActions, read_npz, read_table
+from qdfm.data.tables import Columns, NumActions, columns_of, read_npz, read_table
 from qdfm.errors import QDFMError
 from qdfm.seeds import check_seed
 
-SUFFIXES = (".npz", ".parquet", ".csv", ".h5", ".hdf5", ".pkl")
+TABLES = (".parquet", ".csv")
+SUFFIXES = (".npz", *TABLES, ".h5", ".hdf5", ".pkl")
 
 
 def load_dataset(
     name_or_path: str | Path,
     *,
-    columns: Columns | None = None,
+    columns: Columns | Mapping[str, Any] | None = None,
     num_actions: NumActions = None,
     normalise: bool = True,
     bins: int | None = None,
@@ -36,12 +38,12 @@ def load_dataset(
     (`.pkl`), of a Minari id, or of a Gymnasium id.
 
     A relative path that does not exist here is looked for under the folder that the environment variable
-    QDFM_DATA names. `columns` names the columns of a table; `num_actions` and `normalise` are those of
-    `Dataset.from_arrays`: the first is for tables and arrays, the second for all files but those of `Dataset.save`, for
-    Minari sets, and for MuJoCo, MO-Hopper and SMAX tasks. Continuous actions of files, Minari sets and MuJoCo or
-    MO-Hopper tasks become so many `bins` per dimension, or the nearest of so many actions of a `codebook`. A Gymnasium
-    or MO-Gymnasium id with discrete actions gives the random behaviour of `collect_gymnasium(id)`. What does not
-    concern a source is refused.
+    QDFM_DATA names. `columns` names the columns of a table (a `Columns`, or a dictionary of its fields); `num_actions`
+    and `normalise` are those of `Dataset.from_arrays`: the first is for tables and arrays, the second for all files but
+    those of `Dataset.save`, for Minari sets, and for MuJoCo, MO-Hopper and SMAX tasks. Continuous actions of files,
+    Minari sets and MuJoCo or MO-Hopper tasks become so many `bins` per dimension, or the nearest of so many actions of
+    a `codebook`. A Gymnasium or MO-Gymnasium id with discrete actions gives the random behaviour of
+    `collect_gymnasium(id)`. What does not concern a source is refused.
 
     `transitions` are the first of a Minari set, or those that are collected in a Gymnasium id, a MuJoCo, MO-Hopper or
     SMAX task or the matrix game, with `seed`. A MuJoCo task is read from its Minari set (`qdfm data make` writes it);
@@ -108,6 +110,12 @@ def collected(kind: str, name: str, **options: Any) -> Dataset:
     from qdfm.collect.gymnasium import collect_gymnasium
 
     return collect_gymnasium(name, **options)
+
+
+def table_columns(name_or_path: str | Path, columns: Columns | Mapping[str, Any] | None = None) -> dict[str, list[str]]:
+    """Which columns of a table become which field, in order; nothing of another source."""
+    path = Path(name_or_path).expanduser()
+    return columns_of(_find(path), columns) if path.suffix.lower() in TABLES else {}
 
 
 def is_file(name_or_path: str | Path) -> bool:

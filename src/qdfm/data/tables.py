@@ -1,13 +1,14 @@
 """Logs in files: `.parquet` and `.csv` tables with one row per decision, and `.npz` files of arrays.
 
-A table names its columns as it likes (`Columns`). Rows are grouped into episodes and put in time order; where
+A table names its columns as it likes (`qdfm.data.columns`). Rows are grouped into episodes and put in time order; where
 the table has no next observation it is the observation of the next row of the episode. The last row of an
 episode that was cut short has no such row: what followed it is not in the log, so it is dropped, and the row
 before it becomes the truncated end. Error messages count the rows of the file from 0, without the header.
 """
 
 import re
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from qdfm.data.arrays import read_arrays
 from qdfm.data.checks import as_matrix, number_episodes
+from qdfm.data.columns import SINGLE, Columns, matched
 from qdfm.data.d4morl import from_trajectories, is_d4morl
 from qdfm.data.dataset import Dataset, Discretise, saved_header
 from qdfm.data.episodes import borders
@@ -29,47 +31,28 @@ ARRAYS_OPTIONAL = ("truncated", "mask", "next_mask", "episode", "preference", "s
 ABOUT_ROWS = ("agents", "categories", "num_actions")  # small arrays that hold for all rows
 
 
-@dataclass(frozen=True)
-class Columns:
-    """The name of each field in a table: X stands for the column X, or else for all columns X_* in order.
-
-    A column may hold numbers or lists of equal length. `episode`, `step`, `terminated` and `truncated` are
-    one column each. Observation, action and reward must be there; the rest may be missing unless renamed.
-    """
-
-    observation: str = "obs"
-    next_observation: str = "next_obs"
-    action: str = "action"
-    reward: str = "reward"
-    episode: str = "episode"
-    step: str = "step"
-    terminated: str = "terminated"
-    truncated: str = "truncated"
-    mask: str = "mask"
-    next_mask: str = "next_mask"
-    preference: str = "preference"
-
-
 def read_table(
     path: str | Path,
-    columns: Columns | None = None,
+    columns: Columns | Mapping[str, Any] | None = None,
     num_actions: NumActions = None,
     normalise: bool = True,
     actions: Discretise | None = None,
 ) -> Dataset:
     """The transitions of a `.parquet` or `.csv` log; `actions` says how continuous ones become tokens.
 
-    Without an episode column, episodes end where `terminated` or `truncated` is true; without those, the log
-    is one episode. Without `terminated`, an episode ends by terminating unless `truncated` says otherwise.
+    Without an episode column, episodes end where `terminated` or `truncated` is true; without those, next observations
+    are needed, and the log is one episode. Without `terminated`, an episode ends by terminating unless `truncated` says
+    otherwise.
     """
-    columns = columns or Columns()
+    columns = Columns.of(columns)
     frame = _read_frame(Path(path))
     if frame.height == 0:
         raise QDFMError(f"{path} has no rows; give at least one transition.")
-    observation = _needed(frame, columns, "observation")
-    action, reward = _needed(frame, columns, "action"), _needed(frame, columns, "reward")
-    next_observation = _field(frame, columns, "next_observation")
-    mask, next_mask = _field(frame, columns, "mask"), _field(frame, columns, "next_mask")
+    found = matched(frame.columns, columns)
+    _refuse_endless(path, columns, found)
+    values = {field: _field(frame, columns, field, names) for field, names in found.items() if field not in SINGLE}
+    observation, next_observation = values["observation"], values.get("next_observation")
+    mask, next_mask = values.get("mask"), values.get("next_mask")
 
     terminated, truncated = _flag(frame, columns, "terminated"), _flag(frame, columns, "truncated")
     cut = np.zeros(frame.height, bool) if truncated is None else truncated
@@ -89,7 +72,7 @@ def read_table(
     kept = order[~unknown_end[order]]
     if kept.size == 0:
         raise QDFMError(
-            f"{path} has no row whose next observation is known; add {columns.next_observation} columns "
+            f"{path} has no row whose next observation is known; add {columns.names('next_observation')[0]} columns "
             f"or a {columns.terminated} column."
         )
     # A row whose successor is dropped is where the recording now ends.
@@ -98,14 +81,14 @@ def read_table(
     # In file order and with every row, so that errors name rows of the file.
     everything = Dataset.from_arrays(
         observation=observation,
-        action=action if actions is None else as_matrix("action", action),
-        reward=reward,
+        action=values["action"] if actions is None else as_matrix("action", values["action"]),
+        reward=values["reward"],
         next_observation=observation[following] if next_observation is None else next_observation,
         terminated=terminated,
         truncated=cut,
         mask=mask,
         next_mask=mask[following] if mask is not None and next_mask is None else next_mask,
-        preference=_field(frame, columns, "preference"),
+        preference=values.get("preference"),
         num_actions=num_actions,
         normalise=False,
         actions=actions,
@@ -113,6 +96,11 @@ def read_table(
     data = everything[kept]
     data = replace(data, episode=np.unique(number[kept], return_inverse=True)[1].astype(np.int32))
     return data.with_normalisation() if normalise else data
+
+
+def columns_of(path: str | Path, columns: Columns | Mapping[str, Any] | None = None) -> dict[str, list[str]]:
+    """Which columns of a table `read_table` takes for which field, in order."""
+    return matched(_read_frame(Path(path), rows=0).columns, Columns.of(columns))
 
 
 def read_npz(
@@ -149,16 +137,17 @@ def read_npz(
     return Dataset.from_arrays(**arrays, **about, normalise=normalise, actions=actions)
 
 
-def _read_frame(path: Path) -> "polars.DataFrame":
+def _read_frame(path: Path, rows: int | None = None) -> "polars.DataFrame":
+    """The table, or so many of its first rows."""
     try:
         import polars
     except ImportError:
         raise QDFMError(f'Reading {path} needs polars; run: pip install "qdfm[tables]"') from None
     try:
         if path.suffix.lower() == ".parquet":
-            return polars.read_parquet(path)
+            return polars.read_parquet(path, n_rows=rows)
         # Types are inferred from all rows: one odd value late in the file must not become a parser's error.
-        frame = polars.read_csv(path, infer_schema_length=None, try_parse_dates=True)
+        frame = polars.read_csv(path, infer_schema_length=None, try_parse_dates=True, n_rows=rows)
     except OSError as error:
         raise QDFMError(f"Cannot read {path} ({error.strerror or 'no such file'}); check the path.") from None
     except polars.exceptions.NoDataError:
@@ -172,53 +161,22 @@ def _read_frame(path: Path) -> "polars.DataFrame":
     return frame
 
 
-def _natural(name: str) -> list[Any]:
-    """A sorting key by which obs_2 comes before obs_10."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+def _refuse_endless(path: str | Path, columns: Columns, found: dict[str, list[str]]) -> None:
+    """Nothing tells which rows belong together: chained into one episode, rows of strangers would be successors."""
+    if not {"episode", "terminated", "truncated", "next_observation"} & found.keys():
+        raise QDFMError(
+            f"{path} does not say where episodes end; name the column that tells them apart (--columns.episode NAME), "
+            f"or add one: {columns.terminated} of ones if every row stands alone, {columns.episode} of zeros if all "
+            "rows are one episode."
+        )
 
 
-def _matching(frame: "polars.DataFrame", columns: Columns, field: str) -> list[str]:
-    name = getattr(columns, field)
-    if name in frame.columns:
-        return [name]
-    # With mask="action_mask", the column action_mask_0 belongs to the mask and not to the action.
-    names = (getattr(columns, f.name) for f in fields(columns))
-    nested = tuple(other for other in names if other.startswith(f"{name}_"))
-    return sorted(
-        (
-            column
-            for column in frame.columns
-            if column.startswith(f"{name}_")
-            and not any(column == other or column.startswith(f"{other}_") for other in nested)
-        ),
-        key=_natural,
-    )
-
-
-def _refuse_renamed(frame: "polars.DataFrame", columns: Columns, field: str) -> None:
-    """A field may have no column, unless the user said which it is."""
-    name = getattr(columns, field)
-    if name != getattr(Columns(), field):
-        raise unknown(f"{field} column", name, frame.columns)
-
-
-def _needed(frame: "polars.DataFrame", columns: Columns, field: str) -> np.ndarray:
-    array = _field(frame, columns, field)
-    if array is None:
-        raise unknown(f"{field} column", getattr(columns, field), frame.columns)
-    return array
-
-
-def _field(frame: "polars.DataFrame", columns: Columns, field: str) -> np.ndarray | None:
+def _field(frame: "polars.DataFrame", columns: Columns, field: str, names: list[str]) -> np.ndarray:
     """A field of one or several columns, `[n]` or `[n, ...]`."""
-    names = _matching(frame, columns, field)
-    if not names:
-        _refuse_renamed(frame, columns, field)
-        return None
     arrays = [_values(frame[name]) for name in names]
     # In a column of its own a byte is a small number; only lists of bytes are pixels, which stay as they are.
     arrays = [a.astype(np.int32) if a.ndim == 1 and a.dtype == np.uint8 else a for a in arrays]
-    if names == [getattr(columns, field)]:
+    if len(names) == 1 and tuple(names) == columns.names(field):
         return arrays[0]
     return np.concatenate([array.reshape(frame.height, -1) for array in arrays], axis=1)
 
@@ -226,7 +184,6 @@ def _field(frame: "polars.DataFrame", columns: Columns, field: str) -> np.ndarra
 def _single(frame: "polars.DataFrame", columns: Columns, field: str) -> "polars.Series | None":
     name = getattr(columns, field)
     if name not in frame.columns:
-        _refuse_renamed(frame, columns, field)
         return None
     if frame[name].dtype.is_nested():
         raise QDFMError(f"Column {name!r} holds lists; give one {field} per row.")
