@@ -80,7 +80,61 @@ def test_it_trains_and_plays(folder):
 def test_finite_choices_and_observations_know_their_number(folder):
     assert qdfm.load_dataset(CHOICES).spec.choices == (4,)  # though the data takes three
     data = qdfm.load_dataset(CELLS)
-    assert (data.spec.categories, data.spec.choices) == ((5,), (2,))
+    assert (data.spec.observation_shape, data.spec.choices) == ((5,), (2,))
+    assert (data.observation.sum(1) == 1).all()
+
+
+class Clock(gymnasium.Env):
+    """Shows a nested observation whose parts are not in the order of their names."""
+
+    observation_space = spaces.Dict(
+        time=spaces.Tuple([spaces.Discrete(3, start=1), spaces.MultiDiscrete([2, 3])]),
+        hands=spaces.Dict(width=spaces.Box(-1, 1, (2, 2), np.float32), broken=spaces.MultiBinary(2)),
+        age=spaces.Box(0, 9, (), np.float32),
+    )
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.left = 5
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.left -= 1
+        return self.observation_space.sample(), float(action), self.left == 0, False, {}
+
+
+def collected(name: str, env: gymnasium.Env, episodes: int) -> list[np.ndarray]:
+    """A set by Minari's own collector, and the observations of its steps as Gymnasium flattens them."""
+    seen, collector = [], minari.DataCollector(env, record_infos=False)
+    for episode in range(episodes):
+        now, over = collector.reset(seed=episode)[0], False
+        while not over:
+            seen.append(spaces.flatten(env.observation_space, now))
+            now, _, ended, cut, _ = collector.step(collector.action_space.sample())
+            over = ended or cut
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        collector.create_dataset(name)
+    return seen
+
+
+@pytest.mark.parametrize(("env_id", "width"), [("FrozenLake-v1", 16), ("tests/Clock-v0", 3 + 5 + 4 + 2 + 1)])
+def test_observations_are_flat_as_where_agents_play(folder, env_id, width):
+    gymnasium.register("tests/Clock-v0", entry_point=f"{__name__}:Clock", max_episode_steps=9)
+    try:
+        env = gymnasium.make(env_id)
+        assert width == spaces.flatdim(env.observation_space)
+        seen = collected(f"tests/{env_id.replace('/', '-')}-v0", env, episodes=8)
+        data = qdfm.load_dataset(f"tests/{env_id.replace('/', '-')}-v0")
+        np.testing.assert_array_equal(data.observation, np.array(seen, np.float32))
+        inside = ~(data.terminated | data.truncated)[:-1]
+        np.testing.assert_array_equal(data.next_observation[:-1][inside], data.observation[1:][inside])
+        agent = qdfm.BC(clone_steps=2, hidden=(8,)).fit(data, progress=False)
+        assert len(qdfm.evaluate(agent, env_id, episodes=2).lengths) == 2
+    finally:
+        del gymnasium.registry["tests/Clock-v0"]
 
 
 def test_what_cannot_be_read_is_refused(folder, monkeypatch):
@@ -90,11 +144,15 @@ def test_what_cannot_be_read_is_refused(folder, monkeypatch):
         qdfm.load_dataset(SWINGS, bins=5, codebook=5)
     with pytest.raises(QDFMError, match="fetch it with: minari download mujoco/hopper/medium-v0"):
         qdfm.load_dataset("mujoco/hopper/medium-v0", bins=5)
-    for space, what in ((spaces.Text(3), "action"), (spaces.Discrete(3, start=1), "action")):
-        with pytest.raises(QDFMError, match=f"has the {what} space"):
+    for space in (spaces.Text(3), spaces.Discrete(3, start=1), spaces.Box(0, 1, (2, 2)), spaces.Dict()):
+        with pytest.raises(
+            QDFMError, match=r"action space .*; only Discrete and MultiDiscrete ones that count from 0,"
+        ):
             reader._actions("x/y-v0", space, None)
-    with pytest.raises(QDFMError, match="has the observation space"):
-        reader._categories("x/y-v0", spaces.Text(3))
+    with pytest.raises(QDFMError, match=r"Episode 0 has observations of the space Text.*, which has no fixed size;"):
+        reader._flat("Episode 0", spaces.Text(3), ["a", "b"], 2)
+    with pytest.raises(QDFMError, match=r"Episode 0 has observations outside Discrete\(3\); repair"):
+        reader._flat("Episode 0", spaces.Discrete(3), np.array([2, 3]), 2)
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(QDFMError, match=r'pip install "qdfm\[mujoco\]"'):
         qdfm.load_dataset(SWINGS, bins=5)

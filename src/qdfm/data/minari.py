@@ -1,9 +1,12 @@
-"""Minari data sets by their ids: any with Box or Discrete observations and actions, from the folder of Minari's own.
+"""Minari data sets by their ids, from the folder of Minari's own. Observations that are not a Box become one vector, as
+Gymnasium flattens them, since that is what an agent sees where it is evaluated.
 
 Nothing is downloaded here: a set that is not on this machine gets the command that fetches it, at once.
 """
 
+import json
 import re
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +59,7 @@ def read_minari(
         raise QDFMError(f"The Minari set {name} is not on this machine; fetch it with: minari download {name}")
     try:
         source = minari.load_dataset(name)
-        seen, acted = source.observation_space, source.action_space
+        seen, acted = _observations(name, source.observation_space), source.action_space
         episodes, found = [], 0
         for episode in source.iterate_episodes():
             episodes.append(episode)
@@ -65,18 +68,14 @@ def read_minari(
                 break
     except UNREADABLE as error:
         raise QDFMError(f"The Minari set {name} is damaged ({error}); fetch it again.") from None
-    rows = [_episode(name, episode, seen.shape, acted.shape) for episode in episodes]
+    space = _actions(name, acted, actions)
+    rows = [_episode(name, episode, seen, acted) for episode in episodes]
     if not rows:
         raise QDFMError(f"The Minari set {name} has no episodes; fetch it again.")
     parts: dict[str, Any] = {field: np.concatenate([row[field] for row in rows]) for field in rows[0]}
     if transitions is not None:
         parts = _first(name, parts, transitions)
-    return Dataset.from_arrays(
-        **parts,
-        actions=_actions(name, acted, actions),
-        categories=_categories(name, seen),
-        normalise=normalise,
-    )
+    return Dataset.from_arrays(**parts, actions=space, normalise=normalise)
 
 
 def _first(name: str, parts: dict[str, np.ndarray], transitions: int) -> dict[str, np.ndarray]:
@@ -90,21 +89,13 @@ def _first(name: str, parts: dict[str, np.ndarray], transitions: int) -> dict[st
     return parts
 
 
-def _episode(name: str, episode: Any, seen: tuple[int, ...], acted: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """One episode's rows; it holds one observation more than steps."""
+def _episode(name: str, episode: Any, seen: Any, acted: Any) -> dict[str, np.ndarray]:
+    """One episode's rows, of these spaces; it holds one observation more than steps."""
     steps, where = len(episode.rewards), f"Episode {episode.id} of the Minari set {name}"
     if steps == 0:
         raise QDFMError(f"{where} is empty; repair the set.")
-    observation, action = np.asarray(episode.observations), np.asarray(episode.actions)
-    for field, values, shape in (
-        ("observations", observation, (steps + 1, *seen)),
-        ("actions", action, (steps, *acted)),
-    ):
-        if values.shape != shape or values.dtype.kind not in "iufb":
-            raise QDFMError(
-                f"{where} has {field} of shape {values.shape} and type {values.dtype} where {shape} numbers belong; "
-                "repair the set."
-            )
+    observation = _flat(where, seen, episode.observations, steps + 1)
+    action = _numbers(f"{where} has actions", episode.actions, (steps, *acted.shape))
     return {
         "observation": observation[:-1],
         "action": action,
@@ -116,6 +107,52 @@ def _episode(name: str, episode: Any, seen: tuple[int, ...], acted: tuple[int, .
     }
 
 
+def _numbers(where: str, values: Any, shape: tuple[int, ...]) -> np.ndarray:
+    array = np.asarray(values)
+    if array.shape != shape or array.dtype.kind not in "iufb":
+        raise QDFMError(
+            f"{where} of shape {array.shape} and type {array.dtype} where {shape} numbers belong; repair the set."
+        )
+    return array
+
+
+def _observations(name: str, space: Any) -> Any:
+    """The space with its parts in the order of the environment, which a set writes down but Minari reads sorted."""
+    told = json.loads((set_folder(name) / "data" / "metadata.json").read_text()).get("observation_space")
+    return space if told is None else _ordered(space, json.loads(told))
+
+
+def _ordered(space: Any, told: dict[str, Any]) -> Any:
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([_ordered(part, of) for part, of in zip(space.spaces, told["subspaces"], strict=True)])
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict(OrderedDict((key, _ordered(space[key], of)) for key, of in told["subspaces"].items()))
+    return space
+
+
+def _flat(where: str, space: Any, values: Any, rows: int) -> np.ndarray:
+    """Observations `[rows, ...]`, of other than Box spaces flat: `gymnasium.spaces.flatten` for all rows at a time."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        inner = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
+        parts = [_flat(where, part, values[key], rows).reshape(rows, -1) for key, part in inner]
+        return np.concatenate(parts, axis=1)
+    if not isinstance(space, spaces.Box | spaces.MultiBinary | spaces.Discrete | spaces.MultiDiscrete):
+        raise QDFMError(f"{where} has observations of the space {space}, which has no fixed size; flatten the set.")
+    array = _numbers(f"{where} has observations", values, (rows, *(space.shape or ())))
+    if isinstance(space, spaces.Box | spaces.MultiBinary):
+        return array
+    sizes = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec)
+    choice = array.reshape(rows, -1) - np.ravel(space.start)
+    if ((choice < 0) | (choice >= sizes)).any():
+        raise QDFMError(f"{where} has observations outside {space}; repair the set.")
+    columns = [np.arange(size) == choice[:, [i]] for i, size in enumerate(sizes)]  # one-hot
+    return np.concatenate(columns, axis=1).astype(np.float32)
+
+
 def _actions(name: str, space: Any, discretise: Discretise | None) -> Discretise | None:
     """The space of finite choices itself; else what the caller wants."""
     from gymnasium import spaces
@@ -125,21 +162,12 @@ def _actions(name: str, space: Any, discretise: Discretise | None) -> Discretise
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1 and not np.any(space.start):
         return MultiDiscrete(tuple(int(n) for n in space.nvec))
     if not (isinstance(space, spaces.Box) and len(space.shape) == 1):
-        raise QDFMError(f"The Minari set {name} has the action space {space}; only Box and Discrete ones can be read.")
+        raise QDFMError(
+            f"The Minari set {name} has the action space {space}; only Discrete and MultiDiscrete ones that count from "
+            "0, and Box ones with one axis, can be read."
+        )
     if discretise is None:
         raise QDFMError(
             f"The Minari set {name} has continuous actions; say how to discretise them: bins=21 or codebook=256."
         )
     return discretise
-
-
-def _categories(name: str, space: Any) -> tuple[int, ...]:
-    from gymnasium import spaces
-
-    if isinstance(space, spaces.Discrete) and space.start == 0:
-        return (int(space.n),)
-    if not isinstance(space, spaces.Box):
-        raise QDFMError(
-            f"The Minari set {name} has the observation space {space}; only Box and Discrete ones can be read."
-        )
-    return ()
