@@ -68,6 +68,26 @@ def test_data_make_and_load(capsys):
     np.testing.assert_array_equal(made.action, built_in.action)
 
 
+def test_data_make_leaves_what_is_there_unless_told(capsys):
+    assert main(["data", "make", "matrix", "--steps", "50"]) == 0
+    for words in ([], ["--out", "matrix.npz"]):
+        said = refusal(capsys, "data", "make", "matrix", "--steps", "60", *words)
+        assert "matrix.npz is already there; renew it with --replace, or give another --out." in said
+    assert len(qdfm.load_dataset("matrix.npz")) == 50
+    assert main(["data", "make", "matrix", "--steps", "60", "--replace"]) == 0
+    assert len(qdfm.load_dataset("matrix.npz")) == 60
+
+
+def test_data_make_writes_npz_only(capsys, monkeypatch):
+    for place in ("qdfm.cli.data._made", "qdfm.collect.mo_hopper.collect_mo_hopper"):
+        monkeypatch.setattr(place, lambda *_, **__: pytest.fail("collected"))
+    for name in ("multigoal-2", "mo-hopper-expert"):
+        for out in ("c.csv", "c", ".."):
+            said = refusal(capsys, "data", "make", name, "--out", out)
+            assert f"{out} is not the name of a file of arrays; give one that ends in .npz." in said
+    assert not list(Path().iterdir())
+
+
 def test_data_make_in_an_id(capsys):
     assert main(["data", "make", "CartPole-v1", "--steps", "50", "--seed", "3"]) == 0
     assert "Wrote 50 transitions, mean return [" in capsys.readouterr().out
@@ -134,7 +154,6 @@ def test_an_entry_says_what_the_commands_do_with_its_data(capsys, monkeypatch):
         assert main(["data", "make", *words]) == 0
     assert capsys.readouterr().out == "Wrote what was asked, to written.npz.\nWrote what was asked.\n"
     assert asked == [8, 5, 8, (Path("written.npz"), 3, 0), (None, 2, False)]
-    assert "--replace does not concern written, which is a" in refusal(capsys, "data", "make", "written", "--replace")
     assert "--out does not concern kept, which becomes" in refusal(capsys, "data", "make", "kept", "--out", "x.npz")
 
 

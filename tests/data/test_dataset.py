@@ -322,6 +322,22 @@ def test_images_keep_their_bytes_and_mixed_types_become_floats() -> None:
     assert mixed.observation.dtype == mixed.next_observation.dtype == np.float32
 
 
+def test_it_is_shown_in_one_line() -> None:
+    data = every_field()
+    assert repr(data) == "Dataset(rows=12, episodes=3, observation=(4,), choices=(3,), objectives=2)"
+    assert repr(data[:5]) == str(jax.device_put(data[:5])) == repr(data).replace("12", "5").replace("=3,", "=2,")
+    team = {"observation": np.zeros((12, 2, 4)), "next_observation": np.zeros((12, 2, 4)), "agents": 2}
+    shown = repr(Dataset.from_arrays(**arrays(action=np.zeros((12, 2), int), mask=None, next_mask=None, **team)))
+    assert shown.endswith("observation=(2, 4), choices=(3, 3), objectives=2, agents=2)")
+    # And as a tree, whatever its leaves are.
+    traced = []
+    jax.jit(lambda rows: traced.append(repr(rows)))(data)
+    assert traced == [repr(data).replace("episodes=3, ", "")]
+    assert repr(jax.tree.map(lambda x: np.stack([x, x]), data)).startswith("Dataset(rows=(2, 12), episodes=3, ")
+    assert repr(jax.tree.map(lambda x: "leaf", data)).startswith("Dataset(rows=(), observation=(4,), ")
+    assert same(jax.tree.map(lambda x: x, data), data)
+
+
 def every_field() -> Dataset:
     return Dataset.from_arrays(**arrays()).with_normalisation(reward=True)
 
@@ -376,6 +392,8 @@ def test_load_refuses(tmp_path: Path) -> None:
     loading("Cannot read")
     with pytest.raises(QDFMError, match="Cannot write"):
         every_field().save(tmp_path / "nowhere" / "data.npz")
+    with pytest.raises(QDFMError, match=r"data\.csv is not the name of a file of arrays; give one that ends in \.npz"):
+        every_field().save(tmp_path / "data.csv")
 
 
 def test_a_crash_while_saving_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

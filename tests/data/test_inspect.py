@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from rich.console import Console
 
 from qdfm.data import inspect as module
+from qdfm.data.actions import Bins
 from qdfm.data.dataset import Dataset
-from qdfm.data.inspect import inspect, render
+from qdfm.data.inspect import action_warnings, inspect, render
 
 
 def healthy(n: int = 1200, **changes: Any) -> Dataset:
@@ -101,6 +103,34 @@ def test_actions_never_taken() -> None:
     assert "13 and 26 more" in many
     action = np.random.default_rng(0).integers(0, 3, (1200, 2))
     warned(healthy(action=action, num_actions=(3, 4)), "of token 1", "never taken: 3;")
+
+
+def test_ids_as_choices() -> None:
+    items = 100_000 + np.random.default_rng(0).integers(0, 15, 1200)
+    data = healthy(action=items)
+    warned(data, "Only 15 of 100,015 choices are ever taken", "if these are ids, number them from 0.")
+    assert action_warnings(data) == list(inspect(data).warnings)
+    assert inspect(healthy(action=np.unique(items, return_inverse=True)[1])).warnings == ()
+    warned(healthy(action=np.random.default_rng(0).integers(0, 50, 1200), num_actions=200), "never taken: 50, 51, ")
+
+
+def test_one_choice_as_several_parts() -> None:
+    choice = np.random.default_rng(0).integers(0, 4, 1200)
+    data = healthy(action=np.eye(4, dtype=int)[choice])
+    assert data.spec.choices == (2, 2, 2, 2)
+    warned(data, "Of the 4 parts of an action one is 1", "one-hot", "action.argmax(1)")
+    assert len(action_warnings(data)) == 1
+    never = action_warnings(healthy(action=np.eye(5, dtype=int)[choice]))  # whose last part is always 0
+    assert "Of the 5 parts" in never[0]
+    halves = healthy(action=np.eye(4)[choice], actions=partial(Bins.fit, count=2))
+    assert inspect(halves).warnings == ()
+    both = np.eye(4, dtype=int)[choice]
+    both[3, :2] = 1
+    assert inspect(healthy(action=both)).warnings == ()
+    seen = np.random.default_rng(0).normal(size=(1200, 4, 3))
+    team = {"observation": seen, "next_observation": seen, "agents": 4}
+    assert inspect(healthy(action=np.eye(4, dtype=int)[choice], **team)).warnings == ()
+    assert action_warnings(healthy()) == []
 
 
 def test_one_action_dominates() -> None:

@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from qdfm.checkpoint import check_writable
 from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
+from qdfm.data.arrays import check_suffix
 from qdfm.data.builtin import GENERATORS, Generator
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import collected, table_columns
@@ -56,7 +57,7 @@ class MakeArguments:
     out: Path | None = None
     """The .npz file (default: NAME.npz)."""
     replace: bool = False
-    """Renew the Minari set of a MuJoCo task."""
+    """Renew a file, or the Minari set of a MuJoCo task, that is already there."""
 
 
 def make(words: Sequence[str]) -> None:
@@ -72,9 +73,10 @@ def make(words: Sequence[str]) -> None:
                 )
             print(f"Wrote {generator.keep(args.steps, seed, args.replace)}.")
             return
-        if args.replace:
-            raise QDFMError(f"--replace does not concern {args.name}, which is a file; leave it out.")
         out = args.out or Path(f"{file_name(args.name)}.npz")
+        check_suffix(out)
+        if out.is_file() and not args.replace:
+            raise QDFMError(f"{out} is already there; renew it with --replace, or give another --out.")
         check_writable(out)
         wrote = _save(args, generator, out) if generator.write is None else generator.write(out, args.steps, seed)
         print(f"Wrote {wrote}, to {out}.")

@@ -16,6 +16,12 @@ from qdfm.errors import QDFMError
 UNREADABLE = (ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
+def check_suffix(path: str | Path) -> None:
+    """Refuse a name by which the file would be read as one of another kind."""
+    if Path(path).suffix.lower() != ".npz":
+        raise QDFMError(f"{path} is not the name of a file of arrays; give one that ends in .npz.")
+
+
 def write_arrays(path: str | Path, arrays: Mapping[str, Any]) -> None:
     """Write one compressed `.npz` file; whoever reads it meanwhile finds the one before."""
     content = BytesIO()

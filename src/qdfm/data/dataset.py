@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from qdfm.data.actions import ActionSpace
-from qdfm.data.arrays import read_arrays, write_arrays
+from qdfm.data.arrays import check_suffix, read_arrays, write_arrays
 from qdfm.data.checks import (
     action_space,
     as_array,
@@ -69,6 +69,16 @@ class Dataset:
 
     def __len__(self) -> int:
         return int(self.reward.shape[0])
+
+    def __repr__(self) -> str:
+        """One line, since the arrays fill screens; also where compiled code has no values to count."""
+        spec, shape = self.spec, tuple(getattr(self.reward, "shape", ()))[:-1]
+        facts: dict[str, Any] = {"rows": shape[0] if len(shape) == 1 else shape}
+        if isinstance(self.episode, np.ndarray | jax.Array) and not isinstance(self.episode, jax.core.Tracer):
+            facts["episodes"] = len(np.unique(self.episode))
+        facts |= {"observation": spec.observation_shape, "choices": spec.choices, "objectives": spec.objectives}
+        facts |= {"agents": spec.agents} if spec.agents > 1 else {}
+        return f"Dataset({', '.join(f'{name}={value}' for name, value in facts.items())})"
 
     def __getitem__(self, rows: Any) -> "Dataset":
         """The rows of an index array (of any shape) or slice; `None` fields stay `None`."""
@@ -329,6 +339,7 @@ class Dataset:
 
     def save(self, path: str | Path, about: dict[str, Any] | None = None) -> None:
         """Write one `.npz` file that `load` reads back exactly; its header also keeps what `about` tells."""
+        check_suffix(path)
         header = {"format": FORMAT, "version": FORMAT_VERSION, "spec": self.spec.to_json(), "about": about or {}}
         fields_ = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "spec"}
         arrays: dict[str, Any] = {k: np.asarray(v) for k, v in fields_.items() if v is not None}

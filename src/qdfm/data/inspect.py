@@ -15,6 +15,9 @@ from qdfm.data.episodes import borders
 FEW_TRANSITIONS = 1000
 LARGE_REWARD = 1000.0
 DOMINANT = 0.99
+# Choices that look like ids: so many, of which so small a share is taken.
+MANY_CHOICES = 100
+RARELY = 0.1
 DUPLICATES = 0.5
 # Looking for duplicates sorts the rows; beyond this many bytes that is no longer a matter of a second or two.
 DUPLICATES_LIMIT = 2**27
@@ -60,8 +63,6 @@ class Report:
 def inspect(dataset: Dataset) -> Report:
     """The report on a dataset."""
     spec = dataset.spec
-    action = np.asarray(dataset.action)
-    counts = [np.bincount(action[:, d], minlength=k) for d, k in enumerate(spec.choices)]
     first, last = borders(dataset.episode)
     return Report(
         transitions=len(dataset),
@@ -76,11 +77,11 @@ def inspect(dataset: Dataset) -> Report:
         masked=dataset.mask is not None,
         terminated=int(np.sum(dataset.terminated)),
         truncated=int(np.sum(dataset.truncated)),
-        action_counts=tuple(tuple(int(c) for c in count) for count in counts),
+        action_counts=tuple(tuple(int(c) for c in count) for count in _action_counts(dataset)),
         returns=tuple(_summary(column) for column in dataset.returns().T),
         warnings=(
             *_size_warnings(dataset),
-            *_action_warnings(counts),
+            *action_warnings(dataset),
             *_observation_warnings(dataset),
             *_reward_warnings(dataset),
             *_episode_warnings(dataset, last),
@@ -124,12 +125,20 @@ def _size_warnings(dataset: Dataset) -> list[str]:
     return [f"There are only {n} transitions; expect an unsteady result."] if n < FEW_TRANSITIONS else []
 
 
-def _action_warnings(counts: list[np.ndarray]) -> list[str]:
-    warnings = []
-    for token, count in enumerate(counts):
-        where = f" of token {token}" if len(counts) > 1 else ""
+def action_warnings(dataset: Dataset) -> list[str]:
+    """What looks wrong with the actions, one sentence each: they may be choices in another form than they were taken
+    for."""
+    warnings = _one_hot_warnings(dataset)
+    for token, count in enumerate(_action_counts(dataset)):
+        where = f" of token {token}" if dataset.spec.tokens > 1 else ""
         never = np.flatnonzero(count == 0)
-        if never.size:
+        taken = len(count) - len(never)
+        if len(count) > MANY_CHOICES and taken < RARELY * len(count) and not dataset.spec.continuous:
+            warnings.append(
+                f"Only {taken:,} of {len(count):,} choices{where} are ever taken and nothing can be learnt about the "
+                "others; if these are ids, number them from 0."
+            )
+        elif never.size:
             warnings.append(
                 f"Choices{where} never taken: {_names(never)}; nothing can be learnt about them, check num_actions."
             )
@@ -139,6 +148,22 @@ def _action_warnings(counts: list[np.ndarray]) -> list[str]:
                 "there is little to choose between."
             )
     return warnings
+
+
+def _one_hot_warnings(dataset: Dataset) -> list[str]:
+    action, spec = np.asarray(dataset.action), dataset.spec
+    if spec.tokens == 1 or spec.agents > 1 or spec.continuous or spec.num_choices > 2 or (action.sum(1) != 1).any():
+        return []
+    return [
+        f"Of the {spec.tokens} parts of an action one is 1 and all others are 0, in every row; if that is a one-hot "
+        "choice, give its number: action.argmax(1)."
+    ]
+
+
+def _action_counts(dataset: Dataset) -> list[np.ndarray]:
+    """How often each choice was taken, `[K]` of each token."""
+    action = np.asarray(dataset.action)
+    return [np.bincount(action[:, d], minlength=k) for d, k in enumerate(dataset.spec.choices)]
 
 
 def _observation_warnings(dataset: Dataset) -> list[str]:
