@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import qdfm
-from qdfm.errors import Diverged
+from qdfm.errors import Diverged, Interrupted, interrupted, remembered_interrupts
 from qdfm.train import Options, _Loop, compiled_phase, train
 from small_runs import CONFIG, OFTEN, rows, small_data
 
@@ -157,6 +157,30 @@ def test_an_interrupted_run_is_saved_and_says_how_to_go_on(tmp_path, interrupt_a
     undo()
     resumed = train(CONFIG, small_data(), out=tmp_path / "run", resume=True, progress=False, options=rarely)[0]
     assert_same_policy(resumed, train(CONFIG, small_data(), progress=False, options=rarely)[0])
+
+
+def test_an_interrupt_that_was_lost_is_raised_at_the_next_border(tmp_path, monkeypatch, capsys):
+    """As when it falls into a callback of JAX, which drops what is raised there."""
+
+    class Callback:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+
+    record = _Loop._record
+
+    def lose(self, name, index, done, *rest):
+        record(self, name, index, done, *rest)
+        if (name, done) == ("critic", 30):
+            Callback()
+
+    monkeypatch.setattr(_Loop, "_record", lose)
+    with pytest.raises(Interrupted), remembered_interrupts():
+        train(CONFIG, small_data(), out=tmp_path / "run", progress=False, options=Options(chunk=10))
+    assert capsys.readouterr().err.startswith("Interrupted; saved in ")  # and not a word of the callback
+    header = qdfm.checkpoint.read_header(tmp_path / "run/state.safetensors", "state")
+    assert (header["phase"], header["step"]) == (1, 30)
+    assert not interrupted()  # it is forgotten with its command
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_phase_without_steps_is_still_prepared():

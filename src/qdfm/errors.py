@@ -1,7 +1,10 @@
 """Errors for people: one sentence that says what was wrong, where, and what to do."""
 
+import signal
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -11,6 +14,49 @@ class QDFMError(ValueError):
 
 class Diverged(RuntimeError):
     """Training produced a non-finite loss; the last good checkpoint is kept."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, of which the user has already been told what it leaves behind."""
+
+
+_interrupts: list[int] = []  # those that a command has received
+
+
+@contextmanager
+def remembered_interrupts() -> Iterator[None]:
+    """While a command runs, Ctrl-C is also written down: one that falls into a callback of JAX is lost otherwise."""
+
+    def interrupt(number: int, frame: object) -> None:
+        _interrupts.append(number)
+        raise KeyboardInterrupt
+
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    ):  # somebody else's to handle, or ignored
+        yield
+        return
+    tell = sys.unraisablehook
+    signal.signal(signal.SIGINT, interrupt)
+    sys.unraisablehook = lambda lost: None if isinstance(lost.exc_value, KeyboardInterrupt) else tell(lost)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        sys.unraisablehook = tell
+        _interrupts.clear()
+
+
+def interrupted() -> bool:
+    """Whether a command has received Ctrl-C."""
+    return bool(_interrupts)
+
+
+def raise_interrupt() -> None:
+    """Raise an interrupt that was lost."""
+    if interrupted():
+        raise KeyboardInterrupt
 
 
 def told(run: Callable[[], int | None]) -> int:

@@ -21,7 +21,7 @@ from qdfm.envs.base import Contest, JaxEnv
 from qdfm.envs.registry import ENVIRONMENTS, PLACES
 from qdfm.envs.remembered import Remembered
 from qdfm.envs.simulate import simulate
-from qdfm.errors import QDFMError
+from qdfm.errors import QDFMError, raise_interrupt
 from qdfm.progress import open_count
 from qdfm.seeds import check_seed
 
@@ -104,6 +104,7 @@ def evaluate(
         env = ENVIRONMENTS[env]()
     if isinstance(env, JaxEnv) and not isinstance(env, type):
         rolled = rollout(agent, env, episodes, seed, greedy, preference)
+        raise_interrupt()
         discount = gamma ** np.arange(len(rolled.reward))  # [T]: all episodes begin together
         returns = (discount[:, None, None] * rolled.reward).sum(0)
         return Evaluation(returns, rolled.running.sum(0), rolled.terminated, won=rolled.won)
@@ -199,6 +200,7 @@ def _evaluate_gymnasium(
         observation, infos = worlds.reset(seed=seeds[:copies])
         seen = infos["report"]  # of each copy, what came with its last live observation
         while (live := np.flatnonzero(running >= 0)).size:
+            raise_interrupt()
             masks = action_masks(actions, [report.info for report in seen])
             chosen = agent.act(observation, omega[running], masks, greedy, draws)
             if isinstance(space, Box):  # the data may have gone beyond its bounds by rounding

@@ -20,7 +20,7 @@ from qdfm.agent import Agent
 from qdfm.algorithms.base import Config, Metrics, Phase
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
-from qdfm.errors import Diverged, QDFMError
+from qdfm.errors import Diverged, Interrupted, QDFMError, raise_interrupt
 from qdfm.progress import Progress, open_progress
 from qdfm.runfolder import Position, RunFolder, description
 from qdfm.seeds import check_seeds
@@ -66,26 +66,27 @@ def train(
         described = description(config, dataset, seeds, options.chunk, task)
         folder = RunFolder.open(Path(out), described, resume, options.tensorboard)
     data = jax.device_put(dataset.normalised())
-    state = _initial(config, dataset.spec)(keys)
-    at = Position()
-    if folder is not None and resume:
-        state, at = folder.restore(state)
     with open_progress(config.name, algorithm.phases, len(seeds), progress) as bar:
         for objective in dataset.constant_objectives() if dataset.spec.objectives > 1 else ():
             bar.say(f"Objective {objective + 1} never varies in the data, so no policy can follow it; leave it out.")
         loop = _Loop(config, dataset.spec, data, keys, seeds, folder, options, bar)
         try:
+            state, at = _initial(config, dataset.spec)(keys), Position()
+            if folder is not None and resume:
+                state, at = folder.restore(state)
             for index in range(at.phase, len(algorithm.phases)):
                 state = loop.phase(index, state, at.step if index == at.phase else 0)
+            agents = _agents(config, dataset.spec, state, seeds)
+            if folder is not None:
+                for agent, seed in zip(agents, seeds, strict=True):
+                    agent.save(folder.path / f"agent-{seed}.safetensors")
         except KeyboardInterrupt:
             if folder is not None and loop.last is not None:
                 folder.save(*loop.last)
-                bar.say(f"Interrupted; saved in {folder.path}. Go on with --resume (in Python: resume=True).")
-            raise
-    agents = _agents(config, dataset.spec, state, seeds)
-    if folder is not None:
-        for agent, seed in zip(agents, seeds, strict=True):
-            agent.save(folder.path / f"agent-{seed}.safetensors")
+            if folder is None or not folder.state.exists():
+                raise
+            bar.say(f"Interrupted; saved in {folder.path}. Go on with --resume (in Python: resume=True).")
+            raise Interrupted from None
     return agents
 
 
@@ -264,6 +265,7 @@ class _Loop:
         self.bar.begin(index, done)
         cached = None if cache is None else cache(state, self.data, cache_keys)
         while done < phase.steps:
+            raise_interrupt()
             length = min(self.options.chunk, phase.steps - done)
             began = time.perf_counter()
             state_new, metrics = chunk(state, self.data, cached, keys, jnp.int32(done), length=length)
@@ -274,6 +276,7 @@ class _Loop:
             means = {name: values.mean(1) for name, values in history.items()}
             self.bar.advance(index, done, rate, {name: float(v.mean()) for name, v in means.items()})
             self._record(phase.name, index, done, rate, means, state, done == phase.steps)
+        raise_interrupt()
         return state
 
     def _record(

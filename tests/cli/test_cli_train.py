@@ -1,6 +1,10 @@
 """qdfm train: what a run leaves behind, its options, and one sentence for every mistake."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +98,32 @@ def test_divergence_has_its_own_exit_code(monkeypatch, capsys):
     assert capsys.readouterr().err == "qdfm: loss became non-finite in phase critic.\n"
 
 
-def test_an_interrupted_run_exits_as_shells_expect(monkeypatch):
+def test_an_interrupted_run_exits_as_shells_expect(monkeypatch, capsys):
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(sys.modules["qdfm.evaluate"], "evaluate", interrupt)
+    assert main(["train", "multigoal-4", *CLONE, "--out", "run"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "Interrupted; the agents are saved in run."
     monkeypatch.setattr("qdfm.cli.train.train", interrupt)
     assert main(["train", "multigoal-4", *CLONE]) == 130
+    assert capsys.readouterr().err == "Interrupted; nothing was saved yet.\n"
+
+
+@pytest.mark.parametrize(
+    ("sign", "says"),
+    [("config.json", "Interrupted; nothing was saved yet."), ("state.safetensors", "Interrupted; saved in run. ")],
+)
+def test_ctrl_c_ends_a_run_with_one_sentence(sign, says):
+    """While programs are compiled, when the folder has its config only, and later."""
+    words = ["train", "multigoal-4", *TINY, "--out", "run", "--warmup-steps", "5", "--critic-steps", "100000000"]
+    run = subprocess.Popen([sys.executable, "-m", "qdfm", *words], stderr=subprocess.PIPE, text=True)
+    while run.poll() is None and not Path("run", sign).exists():
+        time.sleep(0.001)
+    run.send_signal(signal.SIGINT)
+    said = [line for line in run.communicate()[1].splitlines() if "steps/s" not in line]
+    assert run.returncode == 130
+    assert len(said) == 1 and said[0].startswith(says)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
 from qdfm.data.builtin import GENERATORS
 from qdfm.data.minari import environment_of
 from qdfm.data.sources import is_file
-from qdfm.errors import QDFMError, unknown
+from qdfm.errors import Interrupted, QDFMError, unknown
 from qdfm.train import Options, train
 
 QUICK_SHARE = 0.1
@@ -89,9 +90,13 @@ def _run_training(args: TrainArguments, config: Config) -> None:
         if data.spec.objectives > 1 and config.preference is None:
             print("The agents follow a preference; play with qdfm evaluate --preference or qdfm pareto.")
             return
-        for seed, agent in enumerate(agents):
-            done = evaluate(agent, place, args.episodes, seed=seed, progress=True)
-            print(json.dumps({"seed": seed, **done.summary()}))
+        try:
+            for seed, agent in enumerate(agents):
+                done = evaluate(agent, place, args.episodes, seed=seed, progress=True)
+                print(json.dumps({"seed": seed, **done.summary()}))
+        except KeyboardInterrupt:
+            print(f"Interrupted; the agents are saved in {out}.", file=sys.stderr)
+            raise Interrupted from None
 
 
 def _few(args: TrainArguments) -> DataArguments:
