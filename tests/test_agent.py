@@ -247,10 +247,26 @@ def test_masks_that_make_no_sense(agent):
 # Observations and preferences
 
 
-@pytest.mark.parametrize("shape", [(), (2,), (4,), (6, 4), (0, 3), (2, 6, 3)])
+@pytest.mark.parametrize("shape", [(), (2,), (4,), (6, 4), (0, 4), (2, 6, 3)])
 def test_observations_of_another_shape(agent, shape):
-    with pytest.raises(QDFMError, match=r"but this agent was trained on \(3,\) per row"):
+    with pytest.raises(QDFMError, match=r"trained on \(3,\) per row; give one such row, or a batch of shape \(n, 3\)"):
         agent.act(np.zeros(shape))
+
+
+def test_a_batch_without_rows(agent):
+    with pytest.raises(QDFMError, match="a batch without rows; give at least one"):
+        agent.act(BATCH[:0])
+
+
+def test_an_agent_is_printed_in_one_line(agent, parts, two):
+    team = untrained(BC(hidden=(4,)), Spec((2, 3), MultiDiscrete((4, 4)), agents=2))
+    for one, says in (
+        (agent, "<qdfm.Agent qdfm: observations (3,), 5 actions, 1 objective>"),
+        (parts, "<qdfm.Agent qdfm: observations (3,), 2 parts of (4, 2) choices, 1 objective>"),
+        (two, "<qdfm.Agent qdfm: observations (3,), 5 actions, 2 objectives>"),
+        (team, "<qdfm.Agent bc: observations (2, 3), 2 parts of 4 choices, 1 objective, 2 agents>"),
+    ):
+        assert repr(one) == says
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

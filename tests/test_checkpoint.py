@@ -112,7 +112,7 @@ def test_a_place_is_tried_without_leaving_anything(file):
 def test_truncated(file, share):
     content = file.read_bytes()
     file.write_bytes(content[: int(share * len(content))])
-    with pytest.raises(QDFMError, match="corrupt or no safetensors file; save the agent again"):
+    with pytest.raises(QDFMError, match="corrupt or no safetensors file; train the agent again"):
         read_header(file, "agent")
 
 
@@ -154,14 +154,28 @@ def test_an_older_format(tmp_path):
 @pytest.mark.parametrize("changes", [{"version": "x"}, {"header": "{"}, {"header": ""}])
 def test_a_damaged_header(tmp_path, changes):
     save_file({"w": np.zeros(2)}, tmp_path / "x", meta(**changes))
-    with pytest.raises(QDFMError, match="damaged header; save the agent again"):
+    with pytest.raises(QDFMError, match="damaged header; train the agent again"):
         read_header(tmp_path / "x", "agent")
 
 
 def test_no_such_file(tmp_path):
-    for path in (tmp_path / "nothing", tmp_path):
-        with pytest.raises(QDFMError, match=r"There is no file .*; give the path of a saved agent"):
-            read_header(path, "agent")
+    with pytest.raises(QDFMError, match=r"There is no file .*; give the path of a saved agent"):
+        read_header(tmp_path / "nothing", "agent")
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(QDFMError, match="is a folder; give the path of a saved agent, of which there is none in it"):
+        read_header(tmp_path, "agent")
+    for name in ("agent-1", "agent-0", "state"):
+        write_tree(tmp_path / f"{name}.safetensors", name.partition("-")[0], tree(), HEADER)
+    with pytest.raises(QDFMError, match=r"is a folder; .* in it, such as .*/agent-0\.safetensors\."):
+        read_header(tmp_path, "agent")
+
+
+def test_a_state_that_is_lost(tmp_path):
+    (tmp_path / "state.safetensors").write_bytes(b"half a file")
+    with pytest.raises(QDFMError, match="corrupt or no safetensors file; start the run anew in another folder"):
+        read_header(tmp_path / "state.safetensors", "state")
 
 
 @pytest.mark.parametrize("like", [{"w": (3,)}, {"v": (2,)}, {"w": (2,), "v": (2,)}, {}])

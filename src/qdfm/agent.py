@@ -157,6 +157,14 @@ class Agent:
         }
         checkpoint.write_tree(path, "agent", self.policy, header)
 
+    def __repr__(self) -> str:
+        spec = self.spec
+        choices = spec.choices[0] if len(set(spec.choices)) == 1 else spec.choices
+        actions = f"{choices} actions" if spec.tokens == 1 else f"{spec.tokens} parts of {choices} choices"
+        objectives = f"{spec.objectives} objective{'s' * (spec.objectives > 1)}"
+        team = f", {spec.agents} agents" if spec.agents > 1 else ""
+        return f"<qdfm.Agent {self.config.name}: observations {spec.observation_shape}, {actions}, {objectives}{team}>"
+
     def __reduce__(self) -> tuple[Any, ...]:
         """What goes to another process: the settings, the weights and where the draws stand. It compiles for itself."""
         return _rebuilt, (self.config, self.spec, jax.device_get(self._leaves), self._generator)
@@ -193,11 +201,14 @@ class Agent:
         one = x.shape == shape
         if one:
             x = x[None]
-        elif x.shape[1:] != shape or len(x) == 0:
+        elif x.shape == (0, *shape):
+            raise QDFMError("The observation is a batch without rows; give at least one.")
+        elif x.shape[1:] != shape:
             so_far = f", the last {self.spec.history} observations side by side" if self.spec.history > 1 else ""
             so_far += "" if self.spec.accumulation is None else ", the return so far and γ^t at its end"
             raise QDFMError(
-                f"The observation has shape {x.shape} but this agent was trained on {shape} per row{so_far}."
+                f"The observation has shape {x.shape} but this agent was trained on {shape} per row{so_far}; give one "
+                f"such row, or a batch of shape (n, {', '.join(map(str, shape))})."
             )
         if x.dtype.kind == "f" and not np.isfinite(x).all():
             raise QDFMError("The observation has a NaN or infinite entry; repair it before acting.")
@@ -218,8 +229,10 @@ class Agent:
         objectives, trained = self.spec.objectives, self.config.preference
         if preference is None and trained is None:
             if objectives > 1:
+                one = (1, *(0,) * (objectives - 1))
                 raise QDFMError(
-                    f"This agent follows a preference over {objectives} objectives; give preference=[...] with sum 1."
+                    f"This agent follows a preference over {objectives} objectives; give weights that sum to 1, such as "
+                    f"preference={list(one)} (on the command line --preference {' '.join(map(str, one))})."
                 )
             return None
         omega = check_preference(trained if preference is None else preference, objectives)

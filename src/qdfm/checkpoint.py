@@ -21,6 +21,7 @@ from qdfm._version import __version__
 from qdfm.errors import QDFMError
 
 FORMAT_VERSION = 2  # raised whenever a network has other arrays, or answers otherwise by the same ones
+REMEDY = {"agent": "train the agent again", "state": "start the run anew in another folder"}  # for files that are lost
 
 
 def check_writable(path: Path) -> None:
@@ -74,7 +75,7 @@ def read_tree(path: str | Path, kind: str, like: Any) -> Any:
     _, tensors = _open(path, kind)
     expected = _named(like)
     if expected.keys() != tensors.keys() or any(tensors[k].shape != v.shape for k, v in expected.items()):
-        raise QDFMError(f"{path} does not hold the arrays that its header promises; save or train it again.")
+        raise QDFMError(f"{path} does not hold the arrays that its header promises; {REMEDY[kind]}.")
     return jax.tree.unflatten(jax.tree.structure(like), [tensors[name] for name in expected])
 
 
@@ -93,6 +94,10 @@ def _named(tree: Any) -> dict[str, Any]:
 
 
 def _open(path: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    if Path(path).is_dir():
+        found = sorted(Path(path).glob(f"{kind}*.safetensors"))
+        such = f" in it, such as {found[0]}" if found else ", of which there is none in it"
+        raise QDFMError(f"{path} is a folder; give the path of a saved {kind}{such}.")
     if not Path(path).is_file():
         raise QDFMError(f"There is no file {path}; give the path of a saved {kind}.")
     try:
@@ -100,7 +105,7 @@ def _open(path: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, np.nda
             meta = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError):
-        raise QDFMError(f"{path} is corrupt or no safetensors file; save the {kind} again.") from None
+        raise QDFMError(f"{path} is corrupt or no safetensors file; {REMEDY[kind]}.") from None
     if meta.get("format") != f"qdfm-{kind}":
         raise QDFMError(f"{path} is not a qdfm {kind} but {meta.get('format', 'another program’s file')}.")
     try:
@@ -108,7 +113,7 @@ def _open(path: str | Path, kind: str) -> tuple[dict[str, Any], dict[str, np.nda
     except (KeyError, ValueError):
         version, header = 0, None
     if not isinstance(header, dict):
-        raise QDFMError(f"{path} has a damaged header; save the {kind} again.")
+        raise QDFMError(f"{path} has a damaged header; {REMEDY[kind]}.")
     if version > FORMAT_VERSION:
         raise QDFMError(f"{path} was written by qdfm {meta.get('qdfm')}, which is newer than this; upgrade qdfm.")
     if version < FORMAT_VERSION:

@@ -56,7 +56,7 @@ def test_damaged_checkpoints(run, capsys):
     for damaged in (*cut, bytes(flipped), b"x" * 99):
         Path("x.safetensors").write_bytes(damaged)
         said = refusal(capsys, "evaluate", "x.safetensors", "--env", "multigoal-4")
-        assert "x.safetensors is corrupt or no safetensors file; save the agent again." in said
+        assert "x.safetensors is corrupt or no safetensors file; train the agent again." in said
 
 
 def test_other_checkpoints(run, capsys):
@@ -75,6 +75,7 @@ def test_other_checkpoints(run, capsys):
     state = run / "state.safetensors"
     assert "is not a qdfm agent but qdfm-state" in refusal(capsys, "evaluate", state, "--env", "multigoal-4")
     assert "There is no file nothing" in refusal(capsys, "evaluate", "nothing", "--env", "multigoal-4")
+    assert f"such as {run}/agent-0.safetensors." in refusal(capsys, "evaluate", run)
 
 
 def test_checkpoints_of_another_world(capsys):
@@ -110,7 +111,7 @@ def test_preferences_that_are_none(run, capsys, preference, says):
 @pytest.mark.parametrize(
     ("preference", "says"),
     [
-        ([], "preference over 2 objectives"),
+        ([], "give weights that sum to 1, such as preference=[1, 0] (on the command line --preference 1 0)."),
         (["--preference", "-0.5", "1.5"], "has a negative entry"),
         (["--preference", "0.5", "0.6"], "does not sum to 1"),
         (["--preference", "1"], "has 1 entries but the reward has 2 objectives"),

@@ -21,7 +21,7 @@ from qdfm.errors import Diverged
 def test_options_follow_the_algorithm(capsys):
     for words, there, absent in (
         (["--algo", "bc"], "--clone-steps", "--improve-steps"),
-        (["--algo=greedyq"], "--critic-steps", "--improve-steps"),
+        (["--algo=GreedyQ"], "--critic-steps", "--improve-steps"),
         (["--algo=qdfm"], "--improve-steps", "--tokens"),
     ):
         with pytest.raises(SystemExit):
@@ -135,9 +135,13 @@ def test_ctrl_c_ends_a_run_with_one_sentence(sign, says):
         (["--backup", "hard"], "Unknown qdfm backup 'hard'"),
         (["--gamma", "1.5"], "gamma is 1.5"),
         (["--ema", "1"], "ema is 1.0"),
-        (["--batch-size", "0"], "batch_size is 0"),
-        (["--warmup-steps", "-1"], "warmup_steps is -1"),
+        (["--batch-size", "0"], "batch_size is 0; it must be at least 1."),
+        (["--warmup-steps", "-1"], "warmup_steps is -1; it must be at least 0."),
         (["--seeds", "0"], "--seeds is 0; give at least 1."),
+        (["--episodes", "-1"], "--episodes is -1; give at least 0."),
+        (["--learning-rate", "-1"], "learning_rate is -1.0; it must be more than 0."),
+        (["--hidden", "16", "0"], "hidden is (16, 0); it must be at least 1."),
+        (["--renew-every", "0"], "renew_every is 0; it must be at least 1."),
         (["--chunk", "0"], "chunk is 0; give at least 1."),
     ],
 )

@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from qdfm.agent import Agent
 
 Metrics = dict[str, jax.Array]
+LEAST = (  # by the ending of a field's name
+    ("_steps", 0, "at least 0"),
+    ("_size", 1, "at least 1"),
+    ("hidden", 1, "at least 1"),
+    ("_rate", 1e-12, "more than 0"),
+)
 
 
 class Phase(NamedTuple):
@@ -132,16 +138,15 @@ class Config:
                 f"{self.name} is for teams but this data has one agent; choose another algorithm, or give agents= "
                 "with the data of a team."
             )
-        positive = [f for f in dataclasses.fields(self) if f.name.endswith(("_steps", "_size", "_rate", "hidden"))]
-        for field in positive:
-            value = getattr(self, field.name)
-            if value is None:
-                continue
-            if value == ():
-                raise QDFMError(f"{self.name}: {field.name} is empty; give at least one.")
-            low = 0 if field.name.endswith("_steps") else 1 if field.name.endswith("_size") else 1e-12
-            if min(value if isinstance(value, tuple) else (value,)) < low:
-                raise QDFMError(f"{self.name}: {field.name} is {value}; it is too small.")
+        for ending, least, wanted in LEAST:
+            for field in [f.name for f in dataclasses.fields(self) if f.name.endswith(ending)]:
+                value = getattr(self, field)
+                if value is None:
+                    continue
+                if value == ():
+                    raise QDFMError(f"{self.name}: {field} is empty; give at least one.")
+                if min(value if isinstance(value, tuple) else (value,)) < least:
+                    raise QDFMError(f"{self.name}: {field} is {value}; it must be {wanted}.")
         if not 0 <= self.ema < 1:
             raise QDFMError(f"{self.name}: ema is {self.ema}; it must be at least 0 and below 1.")
         check_choice(self, "preferences", ("drawn", "logged"))

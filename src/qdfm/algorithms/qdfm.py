@@ -99,8 +99,8 @@ class QDFM(GuidedConfig):
     draws none). More than 1 in a team: centralised execution, and a critic without the global state."""
 
     averaged: bool = False
-    """Whether the action taken is the mean of the policy's law, where actions were made bins of: finer than the bins,
-    one evaluation, nothing drawn; for behaviours without alternatives."""
+    """Whether the action taken is the mean of the policy's law, of actions that were continuous: finer than the bins or
+    the codebook, one evaluation, nothing drawn; for behaviours without alternatives."""
 
     name = "qdfm"
     about = "Q-weighted discrete flow matching"
@@ -210,8 +210,8 @@ class QDFM(GuidedConfig):
                 'candidates are compared by all that the team sees, which needs execution="centralised"',
             ),
             (
-                config.averaged and spec.levels is None,
-                "averaged actions need actions that were made bins of; leave averaged out",
+                config.averaged and not spec.continuous,
+                "averaged actions need actions that were continuous; leave averaged out",
             ),
             (config.averaged and config.candidates > 1, "averaged actions and candidates exclude each other"),
             (
@@ -226,9 +226,9 @@ class QDFM(GuidedConfig):
             ),
             ((config.steps or 0) < 1, f"steps is {config.steps}; it must be at least 1"),
             (config.alpha <= 0, f"alpha is {config.alpha}; it must be positive"),
-            (
-                min(config.samples, config.renew_every, config.candidates, config.members) < 1,
-                "samples, renew_every, candidates and members must be at least 1",
+            *(
+                (getattr(config, field) < 1, f"{field} is {getattr(config, field)}; it must be at least 1")
+                for field in ("samples", "renew_every", "candidates", "members")
             ),
         ):
             if wrong:

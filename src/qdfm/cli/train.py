@@ -80,6 +80,8 @@ def _run_training(args: TrainArguments, config: Config) -> None:
         raise QDFMError(f"{args.task} is an environment without built-in data; give a log file of it instead.")
     if args.seeds < 1:
         raise QDFMError(f"--seeds is {args.seeds}; give at least 1.")
+    if args.episodes < 0:
+        raise QDFMError(f"--episodes is {args.episodes}; give at least 0.")
     data = _few(args).load(args.task, args.normalise)
     out = args.out or Path("runs") / f"{Path(args.task).stem if logged else file_name(args.task)}-{config.name}"
     place = None if logged else _place(args.task)
@@ -129,6 +131,6 @@ def _value_of(words: Sequence[str], option: str) -> str | None:
 
 
 def _algorithm(name: str) -> type[Any]:
-    if name not in ALGORITHMS:
+    if name.lower() not in ALGORITHMS:
         raise unknown("algorithm", name, ALGORITHMS)
-    return ALGORITHMS[name]
+    return ALGORITHMS[name.lower()]
