@@ -56,6 +56,8 @@ METHODS: dict[str, Config] = {
 # only, of the medium and the poor sets.
 PENALTIES = dict.fromkeys(itertools.product(("smax-2s3z-medium", "smax-2s3z-medium-replay"), ("MACQL", "CFCQL")), 20.0)
 COMPARED = ("3m", "2s3z")  # the teams that made the data of 5m_vs_6m hardly ever win; --only 5m_vs_6m
+# Variants of joint values that are still to be run, which takes two CPU cores some twenty minutes each.
+LEFT_OUT = {("smax-2s3z-medium-replay", "QDFM, qmix"), ("smax-2s3z-poor", "QDFM, qmix, centralised")}
 QUICK_NAMES = {"map": ("3m",), "quality": ("medium",), "method": ("QDFM", "BC")}
 
 
@@ -64,10 +66,13 @@ def run(settings: Settings) -> None:
     picked = settings.picked({"map": MAPS, "quality": QUALITIES, "method": METHODS}, QUICK_NAMES)
     maps = [name for name in picked["map"] if name in (*COMPARED, *settings.only)]
     tasks = [f"smax-{name}-{quality}" for name in maps for quality in picked["quality"]]
+    asked = {task: [m for m in picked["method"] if (task, m) not in LEFT_OUT] for task in tasks}
+    asked = {task: methods for task, methods in asked.items() if methods}
+    settings.require(asked)
     cells, seeds = Cells(settings), settings.seed_range(FULL_SEEDS)
     results: Results = {
-        task: {m: trained(cells, task, configured(task, m), seeds, settings) for m in picked["method"]}
-        for task in tasks
+        task: {m: trained(cells, task, configured(task, m), seeds, settings) for m in methods}
+        for task, methods in asked.items()
     }
     finish(
         cells, settings.command("smax", len(seeds)), "Teams in battle: SMAX", results, tabulate(results),
