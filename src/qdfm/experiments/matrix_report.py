@@ -58,10 +58,10 @@ NOTES = (
 # Of the full run; a smaller one does not show all of it.
 FINDINGS = (
     "With centralised execution QDFM has .991 of the hypervolume of all policies, where the KL optimum has .993 and "
-    "the deterministic front .881, and is within .002 of the optimum's coordination at (1, 0) and within .013 at "
+    "the deterministic front .881, and is within .002 of the optimum's coordination at (1, 0) and within .014 at "
     "(0, 1), in every seed. With decentralised execution it comes near the product of marginals and no nearer to the "
     "optimum: coordination of at most .90 at (1, 0), .87 of the hypervolume. Neither cloning heeds the preference. "
-    "These settings are the third run with these seeds: before a fifth of the preferences in training were one "
+    "These settings were found in three runs with these seeds: before a fifth of the preferences in training were one "
     "objective alone, (0, 1) was .011 to .029 too high, since preferences drawn uniformly never are the very end; two "
     "hidden layers and 30,000 steps of half the batch ended at .311 to .313."
 )
