@@ -236,10 +236,24 @@ def test_the_mean_of_independent_tokens_by_hand(data, finish):
     np.testing.assert_allclose(mean.act(seen), exact, atol=1e-5)
 
 
+def test_the_mean_of_a_codebook_by_hand(data):
+    book = qdfm.Codebook(((-1.0, 0.5), (0.0, 0.0), (0.25, -1.0), (1.0, 1.0)))
+    actions = book.decode(np.arange(len(data))[:, None] % 4)
+    told = qdfm.Dataset.from_arrays(
+        np.asarray(data.observation), actions, np.asarray(data.reward), np.asarray(data.next_observation),
+        np.asarray(data.terminated), actions=book,
+    )  # fmt: skip
+    small = {"hidden": (8,), "warmup_steps": 20, "critic_steps": 5, "improve_steps": 5, "batch_size": 16}
+    one = qdfm.QDFM(**small).fit(told, progress=False)
+    seen = np.asarray(told.observation[:5])
+    mean = qdfm.Agent(replace(one.config, averaged=True), one.spec, one.policy)
+    np.testing.assert_allclose(mean.act(seen), one.action_probabilities(seen) @ np.array(book.centres), atol=1e-5)
+
+
 def test_averages_that_cannot_be_are_refused(data):
     for config, spec, sentence in (
         (replace(TINY, averaged=True, candidates=2), data.spec, "exclude each other"),
-        (qdfm.QDFM(averaged=True), Spec((2,), Discrete(3)), "need actions that were made bins of"),
+        (qdfm.QDFM(averaged=True), Spec((2,), Discrete(3)), "need actions that were continuous"),
         (qdfm.QDFM.paper(averaged=True), Spec((2,), qdfm.Bins(((-1.0, 0.0, 1.0),))), "need posterior or energy rates"),
     ):
         with pytest.raises(qdfm.QDFMError, match=sentence):
@@ -334,5 +348,5 @@ def test_members_are_trained_each_by_itself(data):
         member = jax.tree.map(lambda leaf, i=i: leaf[i], after.flow.average.members)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), member, moved.flow.average)
     assert float(metrics["loss"]) == pytest.approx(np.mean(losses), rel=1e-4) and len(set(losses)) == 3
-    with pytest.raises(qdfm.QDFMError, match="members must be at least 1"):
+    with pytest.raises(qdfm.QDFMError, match="members is 0; it must be at least 1"):
         replace(TINY, members=0).resolve(data.spec)

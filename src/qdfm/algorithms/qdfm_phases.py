@@ -26,7 +26,7 @@ from qdfm.algorithms.guidedcritic import (
 )
 from qdfm.algorithms.qdfm_rows import Rows, State
 from qdfm.algorithms.softmax import init_softmax, log_softmax_of
-from qdfm.data.actions import Bins
+from qdfm.data.actions import Bins, Codebook
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.flow import losses
@@ -329,12 +329,11 @@ class Phases:
         self, policy: Any, noise: jax.Array, observation: jax.Array, preference: jax.Array, mask: jax.Array | None,
         carry: Any, greedy: bool = False,
     ) -> tuple[jax.Array, Any]:  # fmt: skip
-        """The mean `[B, D]` of the law: a mean needs each token's own law only, and these are known at the start."""
-        assert isinstance(self.spec.actions, Bins)
-        values = [jnp.array(v) for v in self.spec.actions.values]
+        """The mean of the law: a mean needs each token's own law only, and these are known at the start."""
+        assert isinstance(self.spec.actions, Bins | Codebook)
         legal = legal_choices(self.spec, mask, len(observation))
         law = jnp.exp(self.policy.first_law(policy[0], context(self.spec, observation, preference), legal))
-        return jnp.stack([law[:, d, : len(v)] @ v for d, v in enumerate(values)], -1), carry
+        return self.spec.actions.mean(law), carry
 
     def probs(
         self, policy: Any, observation: jax.Array, preference: jax.Array, mask: jax.Array | None

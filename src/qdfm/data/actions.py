@@ -108,6 +108,13 @@ class Bins:
         """Tokens `[..., D]` as actions `[..., D]`."""
         return np.stack([np.asarray(v, np.float32)[tokens[..., d]] for d, v in enumerate(self.values)], -1)
 
+    def mean(self, law: Any) -> Any:
+        """The mean action `[..., D]` under laws `[..., D, K]` of the tokens, as arrays of NumPy or of JAX."""
+        padded = np.zeros((len(self.values), max(self.choices)), np.float32)
+        for row, values in zip(padded, self.values):
+            row[: len(values)] = values
+        return (law * padded).sum(-1)
+
 
 @dataclass(frozen=True)
 class Codebook:
@@ -158,6 +165,10 @@ class Codebook:
     def decode(self, tokens: np.ndarray) -> np.ndarray:
         """Tokens `[..., 1]` as actions `[..., dimensions]`."""
         return self.table[tokens[..., 0]]
+
+    def mean(self, law: Any) -> Any:
+        """The mean action `[..., dimensions]` under laws `[..., 1, K]`, as arrays of NumPy or of JAX."""
+        return law[..., 0, :] @ self.table
 
 
 ActionSpace = Discrete | MultiDiscrete | Bins | Codebook
