@@ -231,8 +231,8 @@ class Agent:
             if objectives > 1:
                 one = (1, *(0,) * (objectives - 1))
                 raise QDFMError(
-                    f"This agent follows a preference over {objectives} objectives; give weights that sum to 1, such as "
-                    f"preference={list(one)} (on the command line --preference {' '.join(map(str, one))})."
+                    f"This agent follows a preference over {objectives} objectives; give weights that sum to 1, such "
+                    f"as preference={list(one)} (on the command line --preference {' '.join(map(str, one))})."
                 )
             return None
         omega = check_preference(trained if preference is None else preference, objectives)
