@@ -48,7 +48,6 @@ def test_a_task_is_made_as_a_minari_set(hopper, capsys):
 
 def test_options_that_do_not_concern_a_source(hopper, capsys):
     assert "--out does not concern hopper-medium" in refusal(capsys, "data", "make", "hopper-medium", "--out", "x.npz")
-    assert "--replace does not concern multigoal-2" in refusal(capsys, "data", "make", "multigoal-2", "--replace")
     for option in ("bins", "codebook", "transitions"):
         said = refusal(capsys, "data", "inspect", "multigoal-2", f"--{option}", "5")
         assert f"{option} does not concern multigoal-2" in said
@@ -128,9 +127,8 @@ def test_mo_hopper(capsys):
     swept = qdfm.sweep(qdfm.load(agent), "mo-hopper-d4morl", rows[:, :2], progress=False)
     np.testing.assert_allclose(swept.returns, rows[:, 2:4])
     assert shown["hypervolume"] == pytest.approx(hypervolume(swept.returns, [-500, -500]))
-    assert "--replace does not concern mo-hopper-expert" in refusal(
-        capsys, "data", "make", "mo-hopper-expert", "--replace"
-    )
+    said = refusal(capsys, "data", "make", "mo-hopper-amateur", "--steps", "200")
+    assert "mo-hopper-amateur.npz is already there; renew it with --replace, or give another --out." in said
 
 
 def test_an_episode_to_look_at(capsys):
