@@ -13,7 +13,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from qdfm.checkpoint import FORMAT_VERSION, check_writable, read_header, read_tree, write_file, write_tree
+from qdfm.checkpoint import FORMAT_VERSION, check_writable, read_header, read_tree, write_file, write_tree, writing
 from qdfm.errors import QDFMError
 
 HEADER = {"name": "größe", "numbers": [1, 2.5, None], "nested": {"yes": True}}
@@ -91,6 +91,12 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_old_file(file, monkeypatch):
 def test_an_unwritable_place(file):
     with pytest.raises(QDFMError, match=r"Cannot write .*Not a directory"):
         write_tree(file / "below.safetensors", "agent", tree(), {})
+
+
+def test_what_cannot_be_done_is_named(file):
+    says = r"Cannot create .*below \(Not a directory\); choose a writable place\.$"
+    with pytest.raises(QDFMError, match=says), writing(file / "below", "create"):
+        (file / "below").mkdir()
 
 
 def test_a_place_is_tried_without_leaving_anything(file):

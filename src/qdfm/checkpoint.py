@@ -50,12 +50,12 @@ def write_file(path: Path, content: bytes | memoryview) -> None:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """What fails while a file is written there gets one sentence: no space, no permission, no such place."""
+def writing(path: Path, verb: str = "write") -> Iterator[None]:
+    """What fails while something is written there gets one sentence: no space, no permission, no such place."""
     try:
         yield
     except OSError as error:
-        raise QDFMError(f"Cannot write {path} ({error.strerror}); choose a writable place.") from None
+        raise QDFMError(f"Cannot {verb} {path} ({error.strerror}); choose a writable place.") from None
 
 
 def write_tree(path: str | Path, kind: str, tree: Any, header: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qdfm.agent import Agent
+from qdfm.checkpoint import writing
 from qdfm.envs.registry import ENVIRONMENTS, played_in
 from qdfm.errors import QDFMError, unknown
 from qdfm.evaluate import Evaluation, evaluate
@@ -48,11 +49,9 @@ def record(
     finally:
         if isinstance(env, str):
             world.close()
-    try:
+    with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write_film(out, np.stack([shrunk(frame) for frame in camera.frames]), camera.rate)
-    except OSError as error:
-        raise QDFMError(f"Cannot write {out} ({error.strerror}); choose a writable place.") from None
     return played
 
 

@@ -1,5 +1,6 @@
 """Cells of an experiment: computed once, found again, kept when a run ends badly."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +72,18 @@ def test_a_crash_inside_a_cell_keeps_the_others(tmp_path):
         cells.get({"a": 2}, crash)
     assert Cells(Settings(tmp_path, resume=True)).known.keys() == cells.known.keys()
     assert len(cells.known) == 1
+
+
+def test_a_full_disk_is_one_sentence_and_keeps_the_other_cells(tmp_path):
+    calls: list[float] = []
+    cells = Cells(Settings(tmp_path))
+    cells.get({"a": 1}, compute(1, calls))
+    cells.file = Path("/dev/full")
+    with pytest.raises(QDFMError, match=r"Cannot write /dev/full \(No space left on device\); choose"):
+        cells.get({"a": 2}, compute(2, calls))
+    resumed = Cells(Settings(tmp_path, resume=True))
+    assert resumed.get({"a": 1}, compute(-1, calls))["value"] == 1
+    assert resumed.get({"a": 2}, compute(3, calls))["value"] == 3
 
 
 def test_cells_in_an_unwritable_place(tmp_path):

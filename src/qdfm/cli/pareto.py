@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+from qdfm.checkpoint import writing
 from qdfm.cli.common import FLAT, PlayArguments, parse
 from qdfm.errors import QDFMError
 
@@ -48,10 +49,8 @@ def _run_pareto(args: ParetoArguments) -> None:
     if args.reference is not None and len(args.reference) != objectives:
         raise QDFMError(f"--reference has {len(args.reference)} numbers; give {objectives}, one per objective.")
     out = args.out or args.checkpoint.parent
-    try:
+    with writing(out, "create"):
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise QDFMError(f"Cannot create {out} ({error.strerror}); choose a writable folder.") from None
     omega = simplex(objectives, args.preferences)
     swept = sweep(agent, env, omega, args.episodes, args.seed, greedy=not args.sampled, gamma=args.gamma)
     reference = worst_corner(swept.returns) if args.reference is None else args.reference

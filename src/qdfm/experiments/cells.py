@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from qdfm.checkpoint import writing
 from qdfm.errors import QDFMError, unknown
 from qdfm.experiments.report import made_here
 
@@ -87,7 +88,7 @@ class Cells:
         self.file = settings.out / "cells.jsonl"
         self.known: dict[str, Any] = {}
         self.used: list[dict[str, Any]] = []
-        try:
+        with writing(settings.out, "write to"):
             settings.out.mkdir(parents=True, exist_ok=True)
             self.file.touch()
             text = self.file.read_text()
@@ -103,15 +104,13 @@ class Cells:
             if text and not text.endswith("\n"):  # so that the next line does not join the one that was cut off
                 with open(self.file, "a") as file:
                     file.write("\n")
-        except OSError as error:
-            raise QDFMError(f"Cannot write to {settings.out} ({error.strerror}); choose a writable folder.") from None
 
     def get(self, describes: dict[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The result of a cell, computed if it is not known; `describes` holds all that it depends on."""
         key = sha256(json.dumps(describes, sort_keys=True).encode()).hexdigest()[:16]
         if key not in self.known:
             result = json.loads(json.dumps(compute() | {"made": made_here()}))
-            with open(self.file, "a") as file:
+            with writing(self.file), open(self.file, "a") as file:
                 file.write(json.dumps({"key": key, "cell": describes, "result": result}) + "\n")
             self.known[key] = result
         self.used.append(self.known[key])
