@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+import threading
 
 import jax
 import numpy as np
@@ -13,6 +14,8 @@ from qdfm.data.dataset import fingerprint
 from qdfm.runfolder import RunFolder
 from qdfm.train import _Loop, train
 from small_runs import CONFIG, OFTEN, rows, small_data
+
+BOARD = dataclasses.replace(OFTEN, tensorboard=True)
 
 
 def test_metrics_after_the_last_checkpoint_are_dropped(tmp_path):
@@ -86,18 +89,89 @@ def test_fit_goes_on_with_its_run_and_nothing_goes_on_without_a_folder(tmp_path,
             resumed(small_data(), resume=True)
 
 
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
+def test_a_run_that_ends_before_its_first_chunk_leaves_its_folder_to_another(tmp_path, monkeypatch, stop):
+    def end(*_):
+        assert (out / "config.json").exists()  # meanwhile the folder is taken
+        with pytest.raises(qdfm.QDFMError, match="already holds a run"):
+            CONFIG.fit(small_data(), out=out, progress=False)
+        raise stop
+
+    out = tmp_path / "run"
+    for resume in (False, True):
+        monkeypatch.setattr(_Loop, "phase", end)
+        with pytest.raises(stop):
+            train(CONFIG, small_data(), out=out, resume=resume, progress=False, options=BOARD)
+        assert not list(out.iterdir())
+    monkeypatch.undo()
+    other = dataclasses.replace(CONFIG, beta=3.0)
+    other.fit(small_data(), out=out, progress=False)
+    assert json.loads((out / "config.json").read_text())["config"]["beta"] == 3.0
+
+
+def test_a_run_killed_before_its_first_checkpoint_is_begun_anew_on_resuming(tmp_path):
+    out = tmp_path / "run"
+    killed = RunFolder.open(out, {"schema": 1, "config": {"beta": 10.0}}, resume=False, tensorboard=False)
+    killed.log([{"phase": "warmup", "step": 10, "seed": 0, "loss": -1.0}])
+    other = dataclasses.replace(CONFIG, beta=3.0)
+    with pytest.raises(qdfm.QDFMError, match="already holds a run; go on with --resume"):  # it may be running still
+        other.fit(small_data(), out=out, progress=False)
+    other.fit(small_data(), out=out, progress=False, resume=True)
+    assert json.loads((out / "config.json").read_text())["config"]["beta"] == 3.0
+    assert all(row["loss"] != -1.0 for row in rows(out))
+    (out / "state.safetensors").unlink()  # of a run with agents
+    with pytest.raises(qdfm.QDFMError, match=r"beta=3.0 but is resumed with config.beta=10.0"):
+        CONFIG.fit(small_data(), out=out, progress=False, resume=True)
+
+
+def test_the_folder_of_a_newer_version_is_left_alone(tmp_path):
+    content = json.dumps({"schema": 2})
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(qdfm.QDFMError, match="written by a newer qdfm; upgrade"):
+        CONFIG.fit(small_data(), out=tmp_path, progress=False, resume=True)
+    assert (tmp_path / "config.json").read_text() == content
+
+
 def test_tensorboard_files(tmp_path):
     pytest.importorskip("tensorboardX")
-    train(
-        CONFIG, small_data(), out=tmp_path / "run", progress=False, options=dataclasses.replace(OFTEN, tensorboard=True)
-    )
+    train(CONFIG, small_data(), out=tmp_path / "run", progress=False, options=BOARD)
     assert any(p.name.startswith("events.out.tfevents") for p in (tmp_path / "run").iterdir())
+    assert not [t for t in threading.enumerate() if "tensorboardX" in type(t).__module__]  # the writer's own has ended
+
+
+def test_tensorboard_files_of_an_interrupted_run_are_whole(tmp_path, monkeypatch):
+    pytest.importorskip("tensorboardX")
+    made = []
+
+    class Board:
+        def __init__(self, folder):
+            made.append((folder, []))
+
+        def add_scalar(self, *row):
+            made[-1][1].append(row)
+
+        def close(self):
+            made[-1][1].append("closed")
+
+    def log(self, rows):
+        first(self, rows)
+        raise KeyboardInterrupt
+
+    first = RunFolder.log
+    monkeypatch.setattr(RunFolder, "log", log)
+    monkeypatch.setattr("tensorboardX.SummaryWriter", Board)
+    with pytest.raises(KeyboardInterrupt):
+        train(CONFIG, small_data(), out=tmp_path / "run", progress=False, options=BOARD)
+    ((folder, (*written, end)),) = made
+    assert folder == str(tmp_path / "run")
+    assert ("warmup/loss/seed0", 10) in [(name, step) for name, _, step in written]
+    assert end == "closed"
 
 
 def test_without_the_extra_no_folder_is_begun(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(qdfm.QDFMError, match="TensorBoard files need an extra"):
-        train(CONFIG, small_data(), out=tmp_path / "run", options=dataclasses.replace(OFTEN, tensorboard=True))
+        train(CONFIG, small_data(), out=tmp_path / "run", options=BOARD)
     assert not (tmp_path / "run").exists()
 
 
@@ -111,7 +185,7 @@ def test_metrics_that_were_lost_are_not_made_up(tmp_path):
     assert log.read_text() == first
 
 
-@pytest.mark.parametrize("content", ["[1]", "{", "null"])
+@pytest.mark.parametrize("content", ["[1]", "{", "null", "{}", '{"schema": "mine"}'])
 def test_a_damaged_description_of_a_run_is_said(tmp_path, content):
     train(CONFIG, small_data(), out=tmp_path / "run", progress=False, options=OFTEN)
     (tmp_path / "run/config.json").write_text(content)

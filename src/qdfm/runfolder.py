@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,15 @@ class RunFolder:
         self.path = path
         self.metrics = path / "metrics.jsonl"
         self.state = path / "state.safetensors"
-        self.board = None if writer is None else writer(str(path))
+        self.writer = writer
+        self.board: Any = None  # made with the first metrics, so that a run which has none leaves nothing behind
 
     @classmethod
     def open(cls, path: Path, described: dict[str, Any], resume: bool, tensorboard: bool) -> "RunFolder":
-        """A new folder, or the folder of the same run, by its `description`, to go on with."""
+        """A new folder, or the folder of the same run, by its `description`, to go on with.
+
+        A run that was killed before its first checkpoint is begun anew on resuming, with any settings.
+        """
         writer = _tensorboard() if tensorboard else None  # before anything is written
         file = path / "config.json"
         if file.exists():
@@ -50,19 +55,20 @@ class RunFolder:
                 before = json.loads(file.read_text())
             except ValueError:
                 before = None
-            if not isinstance(before, dict):
+            if not isinstance(before, dict) or not isinstance(before.get("schema"), int):
                 raise QDFMError(f"{file} is damaged; choose another folder with --out.")
-            _check_same(path, before, described)
+            if before["schema"] > SCHEMA:
+                raise QDFMError(f"{path} was written by a newer qdfm; upgrade qdfm to resume it.")
+            if _holds_any(path):
+                _check_same(path, before, described)
+                return cls(path, writer)
         elif resume and path.is_dir() and any(path.iterdir()):
             raise QDFMError(f"{path} holds no run to resume; choose another folder with --out.")
         elif any((path / name).exists() for name in ("state.safetensors", "metrics.jsonl")):
             raise QDFMError(f"{path} holds parts of another run; choose another folder with --out.")
-        else:
-            try:
-                path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise QDFMError(f"Cannot create {path} ({error.strerror}); choose a writable folder.") from None
-            checkpoint.write_file(file, json.dumps(described, indent=1).encode())
+        with checkpoint.writing(path, "create"):
+            path.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_file(file, json.dumps(described, indent=1).encode())
         return cls(path, writer)
 
     def log(self, rows: list[dict[str, Any]]) -> int:
@@ -71,7 +77,8 @@ class RunFolder:
             file.writelines(json.dumps(row) + "\n" for row in rows)
             file.flush()
             size = file.tell()
-        if self.board is not None:
+        if self.writer is not None:
+            self.board = self.board or self.writer(str(self.path))
             for row in rows:
                 for name, value in row.items():
                     if name not in ("phase", "step", "seed"):
@@ -95,6 +102,16 @@ class RunFolder:
             with checkpoint.writing(self.metrics):
                 os.truncate(self.metrics, min(at.metrics_bytes, self.metrics.stat().st_size))
         return state, at
+
+    def close(self) -> None:
+        """The end of a run, good or bad. One that ended before its first checkpoint is forgotten, so that the same
+        command, or one with other settings, may begin it anew."""
+        if self.board is not None:
+            self.board.close()
+        if not _holds_any(self.path):
+            with suppress(OSError):
+                self.metrics.unlink(missing_ok=True)
+                (self.path / "config.json").unlink()
 
 
 def description(
@@ -122,9 +139,12 @@ def trained_task(folder: Path) -> str | None:
     return task if isinstance(task, str) else None
 
 
+def _holds_any(path: Path) -> bool:
+    """Whether a run's folder holds anything to lose: a checkpoint or an agent."""
+    return any(path.glob("*.safetensors"))
+
+
 def _check_same(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    if before.get("schema", 0) > SCHEMA:
-        raise QDFMError(f"{path} was written by a newer qdfm; upgrade qdfm to resume it.")
     old, new = _flat(before), _flat(now)
     for name in sorted((old.keys() | new.keys()) - {"task"}):  # a note, which changes nothing
         if old.get(name) != new.get(name):

@@ -7,6 +7,7 @@ run that was killed and resumed draws the same numbers in the same compiled prog
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -61,12 +62,15 @@ def train(
         raise QDFMError("resume=True goes on with the run in a folder; give the folder as out.")
     config, dataset, seeds, keys = _begun(config, dataset, seeds)
     algorithm = config.build(dataset.spec)
+    data = jax.device_put(dataset.normalised())
     folder = None
     if out is not None:
         described = description(config, dataset, seeds, options.chunk, task)
         folder = RunFolder.open(Path(out), described, resume, options.tensorboard)
-    data = jax.device_put(dataset.normalised())
-    with open_progress(config.name, algorithm.phases, len(seeds), progress) as bar:
+    with (
+        closing(folder) if folder is not None else nullcontext(),
+        open_progress(config.name, algorithm.phases, len(seeds), progress) as bar,
+    ):
         for objective in dataset.constant_objectives() if dataset.spec.objectives > 1 else ():
             bar.say(f"Objective {objective + 1} never varies in the data, so no policy can follow it; leave it out.")
         loop = _Loop(config, dataset.spec, data, keys, seeds, folder, options, bar)

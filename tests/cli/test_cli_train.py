@@ -124,6 +124,7 @@ def test_ctrl_c_ends_a_run_with_one_sentence(sign, says):
     said = [line for line in run.communicate()[1].splitlines() if "steps/s" not in line]
     assert run.returncode == 130
     assert len(said) == 1 and said[0].startswith(says)
+    assert any(Path("run").iterdir()) == (sign == "state.safetensors")  # where nothing was saved, nothing is left
 
 
 @pytest.mark.parametrize(
