@@ -2,8 +2,10 @@
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 
 from qdfm.collect import ppo
-from qdfm.collect.actor import Weights
+from qdfm.collect.actor import NAMES, Weights
 from qdfm.collect.ppo import PPO, History, Nets, Rows
 from qdfm.data.actions import MultiDiscrete
 from qdfm.data.arrays import read_arrays
@@ -160,12 +162,39 @@ def test_the_command_line(tmp_path, monkeypatch, capsys, run):
     assert "run.txt does not end in .npz" in said("smax-3m", str(tmp_path / "run.txt"))
     assert "run.npz (No such file or directory)" in said("smax-3m", str(tmp_path / "none" / "run.npz"))
     assert "cartpole is played by one agent" in said("cartpole", str(tmp_path / "run.npz"))
-    monkeypatch.setattr(ppo, "train", lambda config: run)
+    monkeypatch.setattr(ppo, "train", lambda config, keep: run)
     monkeypatch.setattr(sys, "argv", ["ppo", "smax-3m", str(tmp_path / "run.npz")])
     ppo.main()
     arrays = read_arrays(tmp_path / "run.npz")
     np.testing.assert_array_equal(arrays["w2"], run.actor[4])
     np.testing.assert_array_equal(arrays["returned"], run.returned)
+
+
+def test_an_interrupted_run_leaves_a_file(tmp_path, monkeypatch, run):
+    def write_and_stop(path: Path, history: History) -> None:
+        write(path, history)
+        if len(history.steps) == 3:
+            raise KeyboardInterrupt
+
+    write = ppo.write_history
+    monkeypatch.setattr(ppo, "write_history", write_and_stop)
+    monkeypatch.setattr(ppo, "environment", lambda name: Bandit())
+    monkeypatch.setattr(ppo, "SECONDS", 0.0)
+    monkeypatch.setattr("tyro.cli", lambda *_, **__: replace(CONFIG, out=tmp_path / "run.npz"))
+    with pytest.raises(KeyboardInterrupt):
+        ppo.main()
+    arrays = read_arrays(tmp_path / "run.npz")
+    for name in ("steps", "won", "returned"):
+        np.testing.assert_array_equal(arrays[name], getattr(run, name)[:3])
+    for name, layer in zip(NAMES, run.actor, strict=True):
+        np.testing.assert_array_equal(arrays[name], layer[:3])
+
+
+def test_a_minute_passes_between_two_writings(monkeypatch):
+    monkeypatch.setattr(ppo, "time", SimpleNamespace(monotonic=count(step=16).__next__))
+    kept: list[int] = []
+    ppo.train(replace(CONFIG, steps=32 * 4 * 2 * 10), Bandit(), False, lambda history: kept.append(len(history.steps)))
+    assert kept == [4, 8]  # at 16 seconds a checkpoint
 
 
 def test_refusals():

@@ -205,6 +205,8 @@ def test_a_loss_that_is_none_stops_it(here, monkeypatch, worlds, capsys):
         sac.train(CONFIG, progress=False)
     assert worlds.made > CONFIG.environments
     assert not worlds.open
+    for file in ("policy.npz", "policy-last.npz"):  # what the evaluation at step 48 wrote
+        assert Actor.read(here / file, np.array([2.0])).weights[0].shape == (3, 8)
     monkeypatch.setattr("tyro.cli", lambda config: CONFIG)
     with pytest.raises(SystemExit) as left:
         sac.main()

@@ -12,6 +12,8 @@ such as dead ones, do not count; and episodes that are cut off bootstrap from th
 """
 
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +34,7 @@ from qdfm.progress import open_count
 
 SMALL = 0.01  # the first logits are almost equal
 FORBIDDEN = -1e9  # the logit of an illegal choice
+SECONDS = 60.0  # at least, between two writings of an unfinished run
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,7 @@ def log_law(actor: Weights, observation: jax.Array, mask: jax.Array) -> jax.Arra
 
 def draw(log_probs: jax.Array, uniforms: jax.Array) -> jax.Array:
     """One choice `[...]` per law `[..., K]`, by Gumbel's trick on uniforms `[..., K]`."""
+    # `flow.samplers.inverse_cdf` would need one uniform, but draw other battles than those that results/ speaks of.
     gumbel = -jnp.log(-jnp.log(jnp.maximum(uniforms, jnp.finfo(jnp.float32).tiny)))
     return jnp.argmax(log_probs + gumbel, -1)
 
@@ -248,8 +252,16 @@ def update(config: PPO, env: TeamEnv, learner: Learner, key: jax.Array) -> tuple
     return learner._replace(nets=nets, optimiser=memory), told
 
 
-def train(config: PPO, env: TeamEnv | None = None, progress: bool = True) -> History:
-    """Train in the environment, by default the one of the config's name; the actor of every checkpoint."""
+def train(
+    config: PPO,
+    env: TeamEnv | None = None,
+    progress: bool = True,
+    keep: Callable[[History], None] = lambda history: None,
+) -> History:
+    """Train in the environment, by default the one of the config's name; the actor of every checkpoint.
+
+    `keep` gets those so far once a minute, so that no more is lost when training is interrupted.
+    """
     env = environment(config.env) if env is None else env
     if (config.environments * config.turn) % config.minibatches:
         raise QDFMError(f"{config.minibatches} minibatches do not divide environments × turn; give a divisor.")
@@ -260,7 +272,14 @@ def train(config: PPO, env: TeamEnv | None = None, progress: bool = True) -> His
     def chunk(learner: Learner, key: jax.Array) -> tuple[Learner, jax.Array]:
         return jax.lax.scan(partial(update, config, env), learner, jax.random.split(key, config.checkpoint))
 
-    actors, seen = [], []
+    actors: list[Weights] = []
+    seen: list[tuple[int, float, float]] = []
+    kept = time.monotonic()
+
+    def history() -> History:
+        steps, shares, returns = (np.array(column) for column in zip(*seen, strict=True))
+        return History(tuple(np.stack(layer) for layer in zip(*actors, strict=True)), steps, shares, returns)
+
     rows, count = config.environments * config.turn * config.checkpoint, config.updates // config.checkpoint
     with open_count(f"{config.env} steps", rows * count, progress) as tell:
         for i in range(count):
@@ -274,8 +293,10 @@ def train(config: PPO, env: TeamEnv | None = None, progress: bool = True) -> His
             tell(rows * (i + 1))
             if progress:
                 print("step {}: won {:.3f}, return {:.2f}".format(*seen[-1]), file=sys.stderr, flush=True)
-    steps, shares, returns = (np.array(column) for column in zip(*seen, strict=True))
-    return History(tuple(np.stack(layer) for layer in zip(*actors, strict=True)), steps, shares, returns)
+            if time.monotonic() - kept >= SECONDS:
+                keep(history())
+                kept = time.monotonic()
+    return history()
 
 
 def environment(name: str) -> TeamEnv:
@@ -305,7 +326,7 @@ def main() -> None:
         if config.out.suffix != ".npz":
             raise QDFMError(f"{config.out} does not end in .npz; name the file of the actors so.")
         check_writable(config.out)
-        write_history(config.out, train(config))
+        write_history(config.out, train(config, keep=partial(write_history, config.out)))
 
     if code := told(run):
         sys.exit(code)
