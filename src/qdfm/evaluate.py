@@ -8,7 +8,7 @@ of a batch of another size.
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from qdfm.envs.accumulated import Accumulated
 from qdfm.envs.base import Contest, JaxEnv
 from qdfm.envs.registry import ENVIRONMENTS, PLACES
 from qdfm.envs.remembered import Remembered
-from qdfm.envs.simulate import simulate
+from qdfm.envs.simulate import Record, record
 from qdfm.errors import QDFMError, raise_interrupt
 from qdfm.progress import open_count
 from qdfm.seeds import check_seed
@@ -53,16 +53,6 @@ class Evaluation:
             **scored,
             **won,
         }
-
-
-class Rollout(NamedTuple):
-    """Episodes of a built-in environment, time first. Rows after an episode's end are not `running`."""
-
-    states: Any  # [T + 1, episodes, ...]; after the end, the last state again
-    reward: np.ndarray  # [T, episodes, objectives], 0 after the end
-    running: np.ndarray  # [T, episodes], whether the step was taken
-    terminated: np.ndarray  # [episodes]
-    won: np.ndarray | None  # [episodes], of the last state, where episodes can be won
 
 
 def evaluate(
@@ -107,7 +97,10 @@ def evaluate(
         raise_interrupt()
         discount = gamma ** np.arange(len(rolled.reward))  # [T]: all episodes begin together
         returns = (discount[:, None, None] * rolled.reward).sum(0)
-        return Evaluation(returns, rolled.running.sum(0), rolled.terminated, won=rolled.won)
+        won = None
+        if isinstance(env, Contest):
+            won = np.asarray(jax.vmap(env.won)(jax.tree.map(lambda x: x[-1], rolled.states)))
+        return Evaluation(returns, rolled.running.sum(0), rolled.terminated, won=won)
     import gymnasium
 
     if not isinstance(env, str | gymnasium.Env):
@@ -124,8 +117,8 @@ def evaluate(
 
 def rollout(
     agent: Agent, env: JaxEnv, episodes: int, seed: int = 0, greedy: bool = False, preference: Any = None
-) -> Rollout:
-    """Episodes with all their states."""
+) -> Record:
+    """Episodes with all that happened in them."""
     shown = _shown(agent.spec, env).spec.observation_shape
     _check_fits("observations of shape", agent.spec.observation_shape, shown)
     _check_fits("choices", agent.spec.choices, env.spec.choices)
@@ -133,11 +126,8 @@ def rollout(
     omega = _preferences(agent, preference, episodes)
     key = jax.random.key(seed, impl="threefry2x32")
     play = _compiled_rollout(agent.config, agent.spec, env, episodes, greedy)
-    states, reward, running, terminated = jax.device_get(play(agent.policy, key, omega))
-    won = None
-    if isinstance(env, Contest):
-        won = np.asarray(jax.vmap(env.won)(jax.tree.map(lambda x: x[-1], states)))
-    return Rollout(states, reward.astype(np.float64), running, terminated, won)
+    played: Record = jax.device_get(play(agent.policy, key, omega))
+    return played._replace(reward=played.reward.astype(np.float64))
 
 
 def _shown(spec: Spec, env: JaxEnv) -> JaxEnv:
@@ -155,14 +145,15 @@ def _shown(spec: Spec, env: JaxEnv) -> JaxEnv:
 def _compiled_rollout(config: Config, spec: Spec, env: JaxEnv, episodes: int, greedy: bool) -> Any:
     functions, shown = compiled(config, spec), _shown(spec, env)
 
-    def play(policy: Any, key: jax.Array, omega: jax.Array) -> tuple[Any, ...]:
+    def play(policy: Any, key: jax.Array, omega: jax.Array) -> Record:
         def act(noise: jax.Array, observation: jax.Array, mask: jax.Array, carry: Any) -> tuple[jax.Array, Any]:
             return functions.act(policy, noise, observation, omega, mask, carry, greedy=greedy)
 
-        states, *rest = simulate(shown, act, functions.algorithm.noise, episodes, key)
+        played = record(shown, act, functions.algorithm.noise, episodes, key)
+        states = played.states
         for _ in range((spec.history > 1) + (spec.accumulation is not None)):
             states = states.state  # the environment's own, without what is shown besides
-        return states, *rest
+        return played._replace(states=states)
 
     return jax.jit(play)
 
