@@ -47,6 +47,19 @@ def test_data_inspect_with_named_columns(capsys):
     )
 
 
+def test_data_inspect_tells_what_is_not_used(capsys):
+    log = table("log.csv", "obs,action,reward,terminated,ward,done", "0.5,0,1,0,a,0", "1.5,1,2,1,a,1")
+    assert main(["data", "inspect", log]) == 0
+    assert re.search(r"^not used +ward, done *$", capsys.readouterr().out, re.MULTILINE)
+    assert main(["data", "inspect", table("log.csv", HEAD, "0.5,0,1,0", "1.5,1,2,1")]) == 0
+    assert "not used" not in capsys.readouterr().out
+    log = table("log.csv", "obs,action,reward,next_obs,done", "0.5,0,1,2,1", "1.5,1,2,0,1")
+    for command in (["data", "inspect"], ["train"]):
+        assert "name it (--columns.terminated done)" in refusal(capsys, *command, log)
+    assert main(["data", "inspect", log, "--columns.terminated", "done"]) == 0
+    assert re.search(r"^episodes +2 *$", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_a_table_that_does_not_say_where_episodes_end(capsys):
     log = table("log.csv", "obs,action,reward,patient", "0.5,0,1,a", "1.5,1,2,a", "1.5,1,2,b")
     for command in (["data", "inspect"], ["train"]):

@@ -89,6 +89,8 @@ def test_the_quantisation_error_of_uniform_noise():
         (lambda: Bins.fit(ROWS, 1), "give at least 2"),
         (lambda: Codebook.fit(ROWS, 0), "0 actions of a codebook say nothing; give at least 2"),
         (lambda: Codebook.fit(ROWS, -3), "give at least 2"),
+        (lambda: Bins.fit(ROWS, 2.5), r"^2\.5 bins per dimension cannot be had; give a whole number from 2\.$"),
+        (lambda: Codebook.fit(ROWS, "9"), "^'9' actions of a codebook cannot be had; give a whole number from 2"),
         (lambda: Bins.fit(ROWS, 5, "quantiles"), "did you mean 'quantile'"),
         (lambda: Bins.fit(ROWS[:, 0], 5), r"shape \(400,\); give numbers \[n, dimensions\]"),
         (lambda: Bins.fit(np.where(ROWS > 0.9, np.nan, ROWS), 5), "action is NaN or infinite in row"),

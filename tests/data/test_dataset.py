@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from qdfm.data.actions import Discrete, MultiDiscrete
+from qdfm.data.actions import Bins, Discrete, MultiDiscrete
 from qdfm.data.actions import from_json as space_from_json
 from qdfm.data.actions import to_json as space_to_json
 from qdfm.data.arrays import read_arrays
@@ -163,7 +163,12 @@ def test_text_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"num_actions": 3.0}, "num_actions is 3.0; give whole numbers"),
+        ({"num_actions": 3.0}, "num_actions is 3.0; give a whole number from 2"),
+        ({"num_actions": "3"}, "num_actions is '3'; give a whole number from 2"),
+        ({"num_actions": True}, "num_actions is True; give a whole number from 2"),
+        ({"num_actions": 0}, "num_actions is 0; give a whole number from 2"),
+        ({"num_actions": (3, 0)}, "num_actions is (3, 0); give a whole number from 2, or of several parts one for"),
+        ({"actions": Bins}, "Bins'>; give an action space, or a function that finds one, such as partial(qdfm.Bins"),
         ({"categories": 3}, "categories is 3; give whole numbers"),
         ({"categories": (1.5, 0, 0, 0)}, "give whole numbers"),
         ({"agents": 0}, "agents is 0; give a whole number from 1"),
@@ -223,6 +228,23 @@ def test_mask_without_next_mask_and_state_without_next_state() -> None:
 
 def test_mask_of_the_wrong_width() -> None:
     refused("mask", "(12, 1, 3)", **arrays(mask=np.ones((12, 4))))
+
+
+@pytest.mark.parametrize("shape", [(12, 5), (12, 1, 5)])
+def test_a_mask_tells_the_number_of_choices(shape: tuple[int, ...]) -> None:
+    wide = {"mask": np.ones(shape), "next_mask": np.ones(shape), "num_actions": None}
+    data = Dataset.from_arrays(**arrays(**wide))
+    assert data.spec.actions == Discrete(5)  # of which the data takes three
+    assert data.mask.shape == (12, 1, 5)
+    refused("mask has shape (12, 5)", "(12, 1, 3)", "or num_actions.", **arrays(mask=np.ones((12, 5))))
+    refused("mask has shape (12, 2)", "(12, 1, 3)", **arrays(mask=np.ones((12, 2)), num_actions=None))
+    refused("mask has shape (12,)", **arrays(mask=np.ones(12), num_actions=None))
+    refused("different lengths", **arrays(mask=[[1.0], [1.0, 1.0]] * 6, num_actions=None))
+    two = np.stack([np.arange(12) % 3, np.arange(12) % 2], 1)
+    padded = {"mask": np.ones((12, 2, 3)), "next_mask": np.ones((12, 2, 3)), "num_actions": None}
+    assert Dataset.from_arrays(**arrays(action=two, **padded)).spec.actions == MultiDiscrete((3, 2))
+    bins = {"action": np.ones((12, 1)), "actions": Bins(((0.0, 1.0),)), "num_actions": None}
+    refused("(12, 1, 2); give one column per choice.", **arrays(mask=np.ones((12, 3)), **bins))
 
 
 def test_transposed_mask_is_refused() -> None:
@@ -320,6 +342,28 @@ def test_images_keep_their_bytes_and_mixed_types_become_floats() -> None:
     assert image.spec.normalisation.observation_mean == image.spec.normalisation.observation_std == ()
     mixed = Dataset.from_arrays(**arrays(observation=pixels, next_observation=pixels.astype(float)))
     assert mixed.observation.dtype == mixed.next_observation.dtype == np.float32
+
+
+def test_what_follows_a_terminated_row_may_be_nan() -> None:
+    good = arrays()
+    after, state = good["next_observation"].copy(), good["next_state"].copy()
+    after[3], after[7, 2], state[7] = np.nan, np.nan, np.nan  # rows 3, 7 and 11 terminate
+    data = Dataset.from_arrays(**good | {"next_observation": after, "next_state": state})
+    for row in range(12):
+        there = good["observation"][row] if row in (3, 7) else after[row]
+        np.testing.assert_array_equal(data.next_observation[row], np.float32(there))
+        there = good["state"][row] if row == 7 else state[row]
+        np.testing.assert_array_equal(data.next_state[row], np.float32(there))
+    assert data.spec == Dataset.from_arrays(**good).spec
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(data.normalised()))
+    assert np.isnan(after[3]).all()  # the user's own array is left alone
+    cut = {"terminated": np.zeros(12), "truncated": good["terminated"], "next_observation": after}
+    refused("next_observation is NaN or infinite in row 3", **good | cut)
+    refused("next_observation is NaN or infinite in row 3", **changed("next_observation", (3, 0), np.inf))
+    refused("next_observation has shape (3,)", **good | {"next_observation": np.zeros((12, 3))})
+    refused("NaN", **good | {"next_observation": np.full((12, 3), np.nan)})
+    column = Dataset.from_arrays([0.5, 1.5], [0, 1], [0, 1], [1.5, np.nan], [0, 1])
+    assert column.next_observation.tolist() == [[1.5], [1.5]]
 
 
 def test_it_is_shown_in_one_line() -> None:
@@ -515,6 +559,24 @@ def test_normalisation_applied() -> None:
     np.testing.assert_allclose(seen.next_observation, (data.next_observation - mean) / std, rtol=1e-4, atol=1e-4)
     assert seen.observation.dtype == seen.reward.dtype == np.float32
     np.testing.assert_allclose(jax.jit(lambda d: d.normalised())(data).observation, seen.observation, rtol=1e-5)
+
+
+def test_normalising_one_leaves_the_other_as_it_is() -> None:
+    reward = np.array([[0.0, 2.0], [4.0, 2.0], [0.0, 6.0], [4.0, 6.0]])  # both have a deviation of 2
+    raw = Dataset.from_arrays([1.0, 1.0, 5.0, 5.0], [0, 1, 0, 1], reward, np.zeros(4), [0, 0, 0, 1], normalise=False)
+
+    def of(data: Dataset) -> Normalisation:
+        return data.spec.normalisation
+
+    assert of(raw.with_normalisation(reward=True)) == Normalisation(reward_scale=(2.0, 2.0))
+    assert of(raw.with_normalisation(observation=True)) == Normalisation((3.0,), (2.0,))
+    both = Normalisation((3.0,), (2.0,), (2.0, 2.0))
+    assert of(raw.with_normalisation(observation=True, reward=True)) == both
+    assert of(raw.with_normalisation(observation=True).with_normalisation(observation=False, reward=True)) == both
+    assert of(raw.with_normalisation(reward=True).with_normalisation(observation=True)) == both
+    other = raw[:2].with_normalisation(reward=True)  # of the first two rows alone the second reward is constant
+    assert of(other) == Normalisation(reward_scale=(2.0, 1.0))
+    assert of(replace(raw, spec=other.spec).with_normalisation(reward=True)) == of(raw.with_normalisation(reward=True))
 
 
 def test_a_team_shares_the_statistics_of_its_agents(tmp_path: Path) -> None:

@@ -137,6 +137,14 @@ def test_observations_are_flat_as_where_agents_play(folder, env_id, width):
         del gymnasium.registry["tests/Clock-v0"]
 
 
+@pytest.mark.parametrize("space", [spaces.MultiBinary((2, 3)), spaces.MultiBinary(4), spaces.MultiBinary((2, 1, 2))])
+def test_binary_observations_are_flat_as_where_agents_play(space):
+    space.seed(0)
+    seen = [space.sample() for _ in range(5)]
+    flat = reader._flat("Episode 0", space, np.array(seen), 5)
+    np.testing.assert_array_equal(flat, [spaces.flatten(space, one) for one in seen])
+
+
 def test_what_cannot_be_read_is_refused(folder, monkeypatch):
     with pytest.raises(QDFMError, match="say how to discretise them: bins=21 or codebook=256"):
         qdfm.load_dataset(SWINGS)
@@ -144,6 +152,8 @@ def test_what_cannot_be_read_is_refused(folder, monkeypatch):
         qdfm.load_dataset(SWINGS, bins=5, codebook=5)
     with pytest.raises(QDFMError, match="fetch it with: minari download mujoco/hopper/medium-v0"):
         qdfm.load_dataset("mujoco/hopper/medium-v0", bins=5)
+    with pytest.raises(QDFMError, match=r"or, if it is a Gymnasium id, install the package that registers it\)\.$"):
+        qdfm.load_dataset("ALEX/Pong-v5")
     for space in (spaces.Text(3), spaces.Discrete(3, start=1), spaces.Box(0, 1, (2, 2)), spaces.Dict()):
         with pytest.raises(
             QDFMError, match=r"action space .*; only Discrete and MultiDiscrete ones that count from 0,"

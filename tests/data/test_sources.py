@@ -152,6 +152,12 @@ def test_the_built_in_data_that_can_be_left_raw(monkeypatch: pytest.MonkeyPatch)
         assert load_dataset(name) == {}
 
 
+@pytest.mark.parametrize("source", [None, 3, ["multigoal-2"]])
+def test_what_is_no_name_is_refused(source: object) -> None:
+    with pytest.raises(QDFMError, match=r"The data to load is .*; give the name of a task or the path of a file\."):
+        load_dataset(source)  # type: ignore[arg-type]
+
+
 def test_a_file_of_an_unknown_kind(tmp_path: Path) -> None:
     (tmp_path / "log.tsv").write_text("a\tb\n")
     with pytest.raises(QDFMError, match=r"no known kind; write it as one of \.npz, \.parquet, \.csv"):

@@ -300,6 +300,140 @@ def test_masks_shift_like_observations(tmp_path: Path) -> None:
     assert len(read_table(write(tmp_path, log(**legal, **after)))) == 5
 
 
+def test_masks_by_the_name_of_gymnasium(tmp_path: Path) -> None:
+    """Two parts of two choices each, of which the second choice of the second part is illegal in the last row."""
+    legal = [[1, 1, 1, 1], [1, 1, 1, 0]]
+    table = {"obs": [0.0, 1.0], "action_0": [0, 1], "action_1": [1, 0]} | ENDED
+    flags = {f"action_mask_{k}": [row[k] for row in legal] for k in range(4)}
+    expected = np.array(legal, bool).reshape(2, 2, 2)
+    columns = {"action": ("action_0", "action_1")}
+    for path in (
+        write(tmp_path, table | flags, ".csv"),
+        write(tmp_path, table | {"action_mask": legal}),
+        write(tmp_path, table | {"action_mask": expected.tolist()}),
+    ):
+        for data in (read_table(path), read_table(path, columns)):
+            assert data.spec.choices == (2, 2)
+            assert data.action.tolist() == [[0, 1], [1, 0]]
+            np.testing.assert_array_equal(data.mask, expected)
+            np.testing.assert_array_equal(data.next_mask, expected)  # both rows end, and stand for what follows
+    after = {f"next_{name}": values for name, values in flags.items()}
+    assert matched([*after, *table, *flags], Columns())["next_mask"] == list(after)
+    # One under its own name comes first, and what is said to be something else is that.
+    mixed = ["mask_0", "mask_1", "action_mask_0", "action_mask_1", "next_action_mask_0", "next_action_mask_1", *table]
+    found = matched(mixed, Columns())
+    assert (found["mask"], found["next_mask"]) == (mixed[:2], mixed[4:6])
+    assert found["action"] == ["action_0", "action_1"]
+    worn = matched([*table, "action_mask"], Columns(action=("action_0", "action_mask")))
+    assert worn["action"] == ["action_0", "action_mask"]
+    assert "mask" not in worn
+
+
+def test_columns_that_are_not_used_are_told(tmp_path: Path) -> None:
+    path = write(tmp_path, log(done=[0] * 6, ward=list("aabbcc")))
+    assert columns_of(path)["not used"] == ["done", "ward"]
+    assert "not used" not in columns_of(write(tmp_path, log()))
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_columns_by_another_name_are_not_overlooked(tmp_path: Path, suffix: str) -> None:
+    good = read_table(write(tmp_path, log()))
+    # Chained where no row is marked, the last row of one episode would lead to the first of another.
+    table = log(
+        episode=None, episode_id=[7, 7, 7, 8, 8, 8], terminated=[0, 0, 0, 0, 0, 1], truncated=[0, 0, 1, 0, 0, 0]
+    )
+    path = write(tmp_path, table, suffix)
+    refused(path, "no column for episode but one called 'episode_id'", "(--columns.episode episode_id)")
+    assert read_table(path, {"episode": "episode_id"}).episode.tolist() == [0, 0, 1, 1, 1]
+    path = write(tmp_path, log(terminated=None, done=[0, 0, 1, 0, 0, 0]), suffix)
+    refused(path, "no column for terminated but one called 'done'", "(--columns.terminated done)")
+    assert read_table(path, {"terminated": "done"}).terminated.tolist() == [False, False, True, False, False]
+    path = write(tmp_path, log(terminals=[0, 0, 1, 0, 0, 0], terminated=None, timeouts=[0, 0, 0, 0, 0, 1]), suffix)
+    refused(path, "'terminals'", "(--columns.terminated terminals)")
+    refused(path, "'timeouts'", "(--columns.truncated timeouts)", columns={"terminated": "terminals"})
+    # No alarm where the field is there, or where all ends are known.
+    for extra in (
+        {"done": [1] * 6, "episode_id": [1] * 6},
+        {"terminated": None, "truncated": [0] * 6, "done": [1] * 6},
+    ):
+        assert same(read_table(write(tmp_path, log(**extra), suffix)), good)
+
+
+def test_a_time_by_another_name_is_not_overlooked(tmp_path: Path) -> None:
+    good, mixed = read_table(write(tmp_path, log())), {k: v[::-1] for k, v in log(step=None).items()}
+    start = datetime(2024, 1, 1)
+    for name, times in (
+        ("timestep", polars.Series([2, 1, 0, 2, 1, 0], dtype=polars.UInt8)),
+        ("t", [start + timedelta(hours=h) for h in (2, 1, 0, 2, 1, 0)]),
+    ):
+        path = write(tmp_path, mixed | {name: times})
+        refused(path, f"Column {name!r}", "within an episode, in row 1;", f"(--columns.step {name})")
+        found = read_table(path, {"step": name})
+        assert sorted(found.observation[:, 0].tolist()) == sorted(good.observation[:, 0].tolist())
+        assert found.observation[:, 0].tolist() == [10, 11, 12, 0, 1, 2]
+        # In its order, or where it tells nothing of it, it may go unused.
+        for times in ([0, 1, 2, 0, 1, 2], [4, 4, 4, 0, 0, 0], list("cbacba"), [None] * 6):
+            assert same(read_table(write(tmp_path, log(step=None) | {name: times})), good)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+@pytest.mark.parametrize("terminated", [[False, False, True, False, False, True], None])
+def test_empty_next_observations_in_terminated_rows(tmp_path: Path, suffix: str, terminated: Any) -> None:
+    """Whether the ends are marked or are the last rows; rewards there count."""
+    table = log(
+        terminated=terminated,
+        next_obs_0=[1.0, 2.0, None, 11.0, 12.0, float("nan")],
+        next_obs_1=[1, 2, None, 11, 12, 13],
+    )
+    data = read_table(write(tmp_path, table, suffix))
+    after = [[1, 1], [2, 2], [2, 2.5], [11, 11], [12, 12], [12, 12.5]]
+    assert data.next_observation.tolist() == after
+    assert data.reward[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
+    assert data.terminated.tolist() == [False, False, True] * 2
+    assert np.isfinite(data.normalised().next_observation).all()
+    # Elsewhere it is refused, by its row in the file.
+    refused(write(tmp_path, table | {"next_obs_1": [1, 2, 3, 11, None, 13]}, suffix), "'next_obs_1' is empty in row 4")
+    cut = table | {"truncated": [0, 0, 1, 0, 0, 0], "terminated": [0, 0, 0, 0, 0, 1]}
+    refused(write(tmp_path, cut, suffix), "'next_obs_0' is empty in row 2")
+    late = table | {"next_obs_0": [1.0, 2.0, None, 11.0, float("inf"), None]}
+    refused(write(tmp_path, late, suffix), "'next_obs_0' is NaN or infinite in row 4")
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_rows_that_stand_alone_need_no_next_observation(tmp_path: Path, suffix: str) -> None:
+    table = log(episode=None, step=None, terminated=[1] * 6, next_obs_0=[None] * 6, next_obs_1=[None] * 6)
+    data = read_table(write(tmp_path, table, suffix))
+    assert (data.next_observation == data.observation).all()
+    assert len(data) == 6
+
+
+def test_empty_lists_in_terminated_rows(tmp_path: Path) -> None:
+    lists = {"obs_0": None, "obs_1": None, "obs": [[float(i), 0.5] for i in range(6)]}
+    nan = float("nan")
+    for none, last in ((None, [nan, 6.0]), ([], [None, 6.0]), ([nan, nan], None)):
+        after = [[1.0, 7.0], [2.0, 7.0], none, [4.0, 7.0], [5.0, 7.0], last]
+        data = read_table(write(tmp_path, log(**lists, next_obs=after)))
+        assert data.next_observation.tolist() == [[1, 7], [2, 7], [2, 0.5], [4, 7], [5, 7], [5, 0.5]]
+        refused(write(tmp_path, log(**lists, next_obs=[*after[:3], [4.0, nan], *after[4:]])), "NaN", "row 3")
+        refused(write(tmp_path, log(**lists, next_obs=[*after[:4], [5.0], *after[5:]])), "length 1 in row 4")
+        short = [row if row in (none, last) else row[:1] for row in after]
+        refused(write(tmp_path, log(**lists, next_obs=short)), "next_observation has shape (1,)")
+    pixels = np.arange(24, dtype=np.uint8).reshape(6, 2, 2)
+    seen = {"obs_0": None, "obs_1": None, "obs": polars.Series(pixels)}
+    after = polars.Series([*(pixels[:5] + 1).tolist(), None], dtype=polars.List(polars.List(polars.UInt8)))
+    data = read_table(write(tmp_path, log(**seen, next_obs=after)))
+    assert data.next_observation.dtype == np.uint8
+    np.testing.assert_array_equal(data.next_observation, np.concatenate([pixels[:5] + 1, pixels[5:]]))
+
+
+def test_empty_next_masks_in_terminated_rows(tmp_path: Path) -> None:
+    legal = {f"mask_{k}": [1] * 6 for k in range(3)}
+    after = {f"next_mask_{k}": [1, 1, None, 1, 1, None] for k in range(3)}
+    assert read_table(write(tmp_path, log(**legal, **after))).next_mask.all()
+    after["next_mask_1"][1] = None
+    refused(write(tmp_path, log(**legal, **after)), "'next_mask_1' is empty in row 1")
+
+
 def test_names_of_columns(tmp_path: Path) -> None:
     table = {
         "x": [1.0, 2.0],

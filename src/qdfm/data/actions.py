@@ -176,7 +176,9 @@ KINDS: dict[str, Any] = {c.kind: c for c in (Discrete, MultiDiscrete, Bins, Code
 
 
 def check_count(what: str, count: int) -> None:
-    """Refuse a division into fewer than two, which leaves nothing to choose."""
+    """Refuse a division into fewer than two, which leaves nothing to choose, or into no whole number of them."""
+    if not isinstance(count, int | np.integer):
+        raise QDFMError(f"{count!r} {what} cannot be had; give a whole number from 2.")
     if count < 2:
         raise QDFMError(f"{count} {what} say nothing; give at least 2.")
 

@@ -59,6 +59,17 @@ def one_per_row(name: str, values: Any) -> np.ndarray:
     return array
 
 
+def filled_beyond(name: str, after: Any, now: np.ndarray | None, ended: np.ndarray) -> np.ndarray:
+    """What rows lead to; NaN beyond the end becomes what is `now`, since nothing is asked there but 0 × NaN is NaN."""
+    array = as_array(name, after)
+    if array.dtype.kind == "f" and now is not None and array.size == now.size and len(array) == len(ended):
+        gap = np.flatnonzero(ended)[bad_rows(np.isnan(array[ended]))]
+        if gap.size:
+            array = array.copy()  # the user's own
+            array[gap] = now.reshape(array.shape)[gap]
+    return array
+
+
 def as_flags(name: str, values: Any) -> np.ndarray:
     """The values as booleans."""
     array = as_array(name, values)
@@ -75,16 +86,17 @@ def as_mask(name: str, values: Any, actions: ActionSpace) -> np.ndarray | None:
     array = as_array(name, values)
     tokens, k = len(actions.choices), max(actions.choices)
     if array.shape[1:] not in ((tokens, k), (tokens * k,)):
+        counted = " or num_actions" if isinstance(actions, Discrete | MultiDiscrete) else ""
         raise QDFMError(
             f"{name} has shape {array.shape} but the actions need one flag per choice, "
-            f"({len(array)}, {tokens}, {k}); give one column per choice."
+            f"({len(array)}, {tokens}, {k}); give one column per choice{counted}."
         )
     exists = np.arange(k) < np.asarray(actions.choices)[:, None]
     return as_flags(name, array).reshape(-1, tokens, k) & exists
 
 
-def action_space(action: np.ndarray, num_actions: int | tuple[int, ...] | None) -> ActionSpace:
-    """The action space that raw actions and their stated number show."""
+def action_space(action: np.ndarray, num_actions: int | tuple[int, ...] | None, mask: Any = None) -> ActionSpace:
+    """The action space that raw actions and their stated number show, or else the columns of a mask."""
     if action.ndim not in (1, 2) or action.size == 0:
         raise QDFMError(f"action has shape {action.shape}; give [n] for one choice or [n, D] for D parts.")
     parts = action.shape[1] if action.ndim == 2 else 1
@@ -92,10 +104,16 @@ def action_space(action: np.ndarray, num_actions: int | tuple[int, ...] | None) 
     if num_actions is None:
         tokens = integral(action).reshape(len(action), -1)
         sizes = tuple(int(m) + 1 for m in tokens.max(0))
-    elif isinstance(num_actions, int | np.integer):
-        sizes = (int(num_actions),) * parts
+        legal = None if mask is None else as_array("mask", mask)
+        if parts == 1 and legal is not None and legal.ndim > 1:  # of several parts it is padded, so it tells of none
+            sizes = (max(sizes[0], legal.shape[-1]),)
     else:
-        sizes = whole_numbers("num_actions", num_actions)
+        given = np.asarray(num_actions)
+        if given.ndim > 1 or given.size == 0 or given.dtype.kind not in "iu" or given.min() < 1:
+            raise QDFMError(
+                f"num_actions is {num_actions!r}; give a whole number from 2, or of several parts one for each."
+            )
+        sizes = tuple(given.tolist()) if given.ndim else (int(given),) * parts
     if len(sizes) != parts:
         raise QDFMError(f"num_actions names {len(sizes)} parts but action has {parts}; give one per part.")
     return MultiDiscrete(sizes) if multi else Discrete(sizes[0])

@@ -1,7 +1,7 @@
 """Which columns of a table become which field, and in what order."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from qdfm.errors import QDFMError, unknown
@@ -9,6 +9,15 @@ from qdfm.errors import QDFMError, unknown
 NEEDED = ("observation", "action", "reward")
 SINGLE = ("episode", "step", "terminated", "truncated")  # fields of one column
 FOLLOWS = {"next_observation": "observation", "next_mask": "mask"}
+# What Gymnasium calls a mask; never a part of `action`, and the mask where there is none under its own name.
+GYMNASIUM = {"mask": "action_mask", "next_mask": "next_action_mask"}
+# Other common names of a field: overlooked, such a column would change the data without a word.
+ALIKE = {
+    "episode": ("episode_id", "episode_index", "episode_number"),
+    "terminated": ("done", "dones", "terminal", "terminals"),
+    "truncated": ("timeouts",),
+}
+TIMES = ("timestep", "time_step", "t")  # and of step, which matters only where the rows are not in its order
 
 
 @dataclass(frozen=True)
@@ -18,7 +27,8 @@ class Columns:
     for, in the order given. The columns of next_observation come in the order of the observation's, by their names.
 
     A column may hold numbers or lists of equal length. `episode`, `step`, `terminated` and `truncated` are
-    one column each. Observation, action and reward must be there; the rest may be missing unless renamed.
+    one column each. Observation, action and reward must be there; the rest may be missing unless renamed. Masks may
+    also be called as in Gymnasium, action_mask and next_action_mask.
     """
 
     observation: str | Sequence[str] = "obs"
@@ -64,6 +74,7 @@ class Columns:
 
 def matched(header: Sequence[str], columns: Columns) -> dict[str, list[str]]:
     """The columns of each field that has any, in order."""
+    columns = _with_masks(header, columns)
     found: dict[str, list[str]] = {}
     for field in (f.name for f in fields(Columns)):
         names = columns.names(field)
@@ -83,12 +94,22 @@ def matched(header: Sequence[str], columns: Columns) -> dict[str, list[str]]:
     return found
 
 
+def _with_masks(header: Sequence[str], columns: Columns) -> Columns:
+    """Masks by Gymnasium's names, where there are none by their own and no field is said to have those columns."""
+    named = [other for f in fields(columns) for other in columns.names(f.name)]
+    for field, name in GYMNASIUM.items():
+        meant = getattr(columns, field) == field and not any(other.startswith(name) for other in named)
+        if meant and not _group(header, columns, field) and _group(header, columns, name):
+            columns = replace(columns, **{field: name})
+    return columns
+
+
 def _group(header: Sequence[str], columns: Columns, name: str) -> list[str]:
     """The column of a name, or else those that begin with it."""
     if name in header:
         return [name]
-    # With mask="action_mask", the column action_mask_0 belongs to the mask and not to the action.
-    named = [other for f in fields(columns) for other in columns.names(f.name)]
+    # The column action_mask_0 belongs to the mask and not to the action.
+    named = [*GYMNASIUM.values(), *(other for f in fields(columns) for other in columns.names(f.name))]
     nested = tuple(other for other in named if other.startswith(f"{name}_"))
     group = [
         column

@@ -29,12 +29,13 @@ from qdfm.data.checks import (
     check_history,
     check_lengths,
     check_rows,
+    filled_beyond,
     number_episodes,
     one_per_row,
     whole_numbers,
 )
 from qdfm.data.episodes import borders
-from qdfm.data.spec import Accumulation, Normalisation, Spec
+from qdfm.data.spec import Accumulation, Spec
 from qdfm.errors import QDFMError
 from qdfm.metrics import non_dominated
 
@@ -102,13 +103,14 @@ class Dataset:
             next_state=s.normalise_state(self.next_state),
         )
 
-    def with_normalisation(self, observation: bool = True, reward: bool = False) -> "Dataset":
-        """The same rows with a spec whose normalisation is fitted on them, in a team on the rows of all agents alike.
+    def with_normalisation(self, observation: bool = False, reward: bool = False) -> "Dataset":
+        """The same rows with a spec whose normalisation is fitted on them, in a team on the rows of all agents alike;
+        what is not asked for stays as it is.
 
         With `observation`, a team's global state is standardised too. With `reward`, a preference weighs objectives in
         units of their rewards' deviation.
         """
-        norm = Normalisation()
+        norm = self.spec.normalisation
         if observation and np.dtype(self.spec.observation_dtype).kind == "f":
             x = np.asarray(self.observation, np.float64).reshape(len(self) * self.spec.agents, -1)
             mean, std = (np.tile(v, self.spec.agents) for v in (x.mean(0), _spread(x)))
@@ -163,7 +165,7 @@ class Dataset:
             accumulation=Accumulation(gamma, _floats(best), _floats(worst)),
         )
         data = replace(self, observation=here, next_observation=there, spec=wider)
-        norm, own = data.with_normalisation().spec.normalisation, spec.normalisation
+        norm, own = data.with_normalisation(observation=True).spec.normalisation, spec.normalisation
         size = spec.observation_shape[0]
         norm = replace(  # the observation's own columns are seen as they were
             norm,
@@ -276,9 +278,10 @@ class Dataset:
         """Own data, checked: every array has one row per transition, in time order within an episode.
 
         `action` is `[n]` for one choice or `[n, D]` for a decision of D parts; `num_actions` (an integer, or
-        one per part) is read off the data when left out. Without `episode`, an episode ends where
-        `terminated` or `truncated` is true. `normalise` standardises floating-point observations for the
-        networks; a column that `categories` gives n values is a number in 0..n−1 that they see one-hot (0: a quantity).
+        one per part) is read off the data when left out, also off the mask of one choice. Without `episode`, an episode
+        ends where `terminated` or `truncated` is true; what follows a terminated row may be NaN. `normalise`
+        standardises floating-point observations for the networks; a column that `categories` gives n values is a
+        number in 0..n−1 that they see one-hot (0: a quantity).
         `actions` is the action space, or a function that finds one for the raw actions, as
         `partial(Bins.fit, count=21)` does for continuous ones.
         """
@@ -288,22 +291,31 @@ class Dataset:
         n = len(obs)
         if n == 0:
             raise QDFMError("The data is empty; give at least one transition.")
-        next_obs = as_matrix("next_observation", next_observation)
+        ended = as_flags("terminated", one_per_row("terminated", terminated))
+        next_obs = as_matrix("next_observation", filled_beyond("next_observation", next_observation, obs, ended))
         if next_obs.dtype != obs.dtype:
             obs, next_obs = obs.astype(np.float32), next_obs.astype(np.float32)
         rewards = as_matrix("reward", reward).astype(np.float32)
         if rewards.ndim != 2 or rewards.shape[1] == 0:
             raise QDFMError(f"reward has shape {rewards.shape}; give [n] or [n, objectives].")
-        ended = as_flags("terminated", one_per_row("terminated", terminated))
         cut = np.zeros(n, bool) if truncated is None else as_flags("truncated", one_per_row("truncated", truncated))
         raw = as_array("action", action)
         check_lengths({"observation": obs, "action": raw})
         if actions is None:
-            actions = action_space(raw, num_actions)
-        elif callable(actions):
+            actions = action_space(raw, num_actions, mask)
+        elif callable(actions) and not isinstance(actions, type):
             actions = actions(raw)
         if not isinstance(actions, ActionSpace):
-            raise QDFMError(f"actions is {actions!r}; give an action space, or a function that finds one.")
+            raise QDFMError(
+                f"actions is {actions!r}; give an action space, or a function that finds one, such as "
+                "partial(qdfm.Bins.fit, count=21)."
+            )
+        here = None if state is None else as_numbers("state", state)
+        there = (
+            None
+            if next_state is None
+            else as_numbers("next_state", filled_beyond("next_state", next_state, here, ended))
+        )
         rows: dict[str, np.ndarray | None] = {
             "observation": obs,
             "action": raw,
@@ -314,8 +326,8 @@ class Dataset:
             "mask": as_mask("mask", mask, actions),
             "next_mask": as_mask("next_mask", next_mask, actions),
             "preference": None if preference is None else as_matrix("preference", preference),
-            "state": None if state is None else as_numbers("state", state),
-            "next_state": None if next_state is None else as_numbers("next_state", next_state),
+            "state": here,
+            "next_state": there,
             "episode": None if episode is None else one_per_row("episode", episode),
         }
         check_lengths(rows)
@@ -335,7 +347,7 @@ class Dataset:
         data = cls(spec=spec, **rows)
         check_rows(data)  # before the rows are put in order, so that errors name the user's rows
         data = data[order]
-        return data.with_normalisation() if normalise else data
+        return data.with_normalisation(observation=True) if normalise else data
 
     def save(self, path: str | Path, about: dict[str, Any] | None = None) -> None:
         """Write one `.npz` file that `load` reads back exactly; its header also keeps what `about` tells."""

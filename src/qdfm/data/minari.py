@@ -56,7 +56,10 @@ def read_minari(
     """The first so many transitions of a local Minari set, or all; `actions` says how continuous ones become tokens."""
     minari = minari_for(name)
     if local_set(name) is None:
-        raise QDFMError(f"The Minari set {name} is not on this machine; fetch it with: minari download {name}")
+        raise QDFMError(
+            f"The Minari set {name} is not on this machine; fetch it with: minari download {name} (or, if it is a "
+            "Gymnasium id, install the package that registers it)."
+        )
     try:
         source = minari.load_dataset(name)
         seen, acted = _observations(name, source.observation_space), source.action_space
@@ -143,8 +146,10 @@ def _flat(where: str, space: Any, values: Any, rows: int) -> np.ndarray:
     if not isinstance(space, spaces.Box | spaces.MultiBinary | spaces.Discrete | spaces.MultiDiscrete):
         raise QDFMError(f"{where} has observations of the space {space}, which has no fixed size; flatten the set.")
     array = _numbers(f"{where} has observations", values, (rows, *(space.shape or ())))
-    if isinstance(space, spaces.Box | spaces.MultiBinary):
+    if isinstance(space, spaces.Box):
         return array
+    if isinstance(space, spaces.MultiBinary):
+        return array.reshape(rows, -1)
     sizes = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec)
     choice = array.reshape(rows, -1) - np.ravel(space.start)
     if ((choice < 0) | (choice >= sizes)).any():

@@ -49,6 +49,8 @@ def load_dataset(
     SMAX task or the matrix game, with `seed`. A MuJoCo task is read from its Minari set (`qdfm data make` writes it);
     without `transitions` and without the set, a million are collected, which takes minutes, and kept as that set.
     """
+    if not isinstance(name_or_path, str | os.PathLike):
+        raise QDFMError(f"The data to load is {name_or_path!r}; give the name of a task or the path of a file.")
     if bins is not None and codebook is not None:
         raise QDFMError("bins and codebook are two ways to discretise actions; give one.")
     actions = discretise(bins, codebook)
@@ -113,7 +115,7 @@ def collected(kind: str, name: str, **options: Any) -> Dataset:
 
 
 def table_columns(name_or_path: str | Path, columns: Columns | Mapping[str, Any] | None = None) -> dict[str, list[str]]:
-    """Which columns of a table become which field, in order; nothing of another source."""
+    """Which columns of a table become which field, in order, and any that are not used; nothing of another source."""
     path = Path(name_or_path).expanduser()
     return columns_of(_find(path), columns) if path.suffix.lower() in TABLES else {}
 

@@ -3,11 +3,12 @@
 A table names its columns as it likes (`qdfm.data.columns`). Rows are grouped into episodes and put in time order; where
 the table has no next observation it is the observation of the next row of the episode. The last row of an
 episode that was cut short has no such row: what followed it is not in the log, so it is dropped, and the row
-before it becomes the truncated end. Error messages count the rows of the file from 0, without the header.
+before it becomes the truncated end. What a terminated row leads to may be empty. Error messages count the rows of the
+file from 0, without the header.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ import numpy as np
 
 from qdfm.data.arrays import read_arrays
 from qdfm.data.checks import as_matrix, number_episodes
-from qdfm.data.columns import SINGLE, Columns, matched
+from qdfm.data.columns import ALIKE, FOLLOWS, SINGLE, TIMES, Columns, matched
 from qdfm.data.d4morl import from_trajectories, is_d4morl
 from qdfm.data.dataset import Dataset, Discretise, saved_header
 from qdfm.data.episodes import borders
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import polars
 
 NumActions = int | tuple[int, ...] | None
+Row = Callable[[int], int]  # the row of the file that an entry of some column or list of lists is of
 ARRAYS_NEEDED = ("observation", "action", "reward", "next_observation", "terminated")
 ARRAYS_OPTIONAL = ("truncated", "mask", "next_mask", "episode", "preference", "state", "next_state")
 ABOUT_ROWS = ("agents", "categories", "num_actions")  # small arrays that hold for all rows
@@ -49,20 +51,29 @@ def read_table(
     if frame.height == 0:
         raise QDFMError(f"{path} has no rows; give at least one transition.")
     found = matched(frame.columns, columns)
+    unused = _unused(frame.columns, found)
+    _refuse_overlooked(path, found, unused)
     _refuse_endless(path, columns, found)
-    values = {field: _field(frame, columns, field, names) for field, names in found.items() if field not in SINGLE}
-    observation, next_observation = values["observation"], values.get("next_observation")
-    mask, next_mask = values.get("mask"), values.get("next_mask")
 
     terminated, truncated = _flag(frame, columns, "terminated"), _flag(frame, columns, "truncated")
     cut = np.zeros(frame.height, bool) if truncated is None else truncated
     ended = cut if terminated is None else cut | terminated
     number, _ = number_episodes(_identity(frame, columns), ended)
     order = _time_order(number, _step(frame, columns))
+    if "step" not in found:
+        _refuse_backwards(frame, unused, number[order], order)
     last = np.zeros(frame.height, bool)
     last[order[borders(number[order])[1]]] = True
     terminated = last & ~cut if terminated is None else terminated
     _refuse_going_on(columns, terminated | cut, last)
+
+    plain = {field: names for field, names in found.items() if field not in (*SINGLE, *FOLLOWS)}
+    values = {field: _field(frame, columns, field, names) for field, names in plain.items()}
+    for field, of in FOLLOWS.items():
+        if field in found:
+            values[field] = _after(frame, columns, field, found[field], values.get(of), terminated)
+    observation, next_observation = values["observation"], values.get("next_observation")
+    mask, next_mask = values.get("mask"), values.get("next_mask")
 
     # A last row stands in for its own successor: where that is wrong the row is dropped below.
     following = np.arange(frame.height)
@@ -95,12 +106,15 @@ def read_table(
     )
     data = everything[kept]
     data = replace(data, episode=np.unique(number[kept], return_inverse=True)[1].astype(np.int32))
-    return data.with_normalisation() if normalise else data
+    return data.with_normalisation(observation=True) if normalise else data
 
 
 def columns_of(path: str | Path, columns: Columns | Mapping[str, Any] | None = None) -> dict[str, list[str]]:
-    """Which columns of a table `read_table` takes for which field, in order."""
-    return matched(_read_frame(Path(path), rows=0).columns, Columns.of(columns))
+    """Which columns of a table `read_table` takes for which field, in order, and any that it leaves."""
+    header = _read_frame(Path(path), rows=0).columns
+    found = matched(header, Columns.of(columns))
+    unused = _unused(header, found)
+    return found | ({"not used": unused} if unused else {})
 
 
 def read_npz(
@@ -171,14 +185,86 @@ def _refuse_endless(path: str | Path, columns: Columns, found: dict[str, list[st
         )
 
 
-def _field(frame: "polars.DataFrame", columns: Columns, field: str, names: list[str]) -> np.ndarray:
+def _unused(header: Sequence[str], found: dict[str, list[str]]) -> list[str]:
+    used = {column for columns in found.values() for column in columns}
+    return [column for column in header if column not in used]
+
+
+def _refuse_overlooked(path: str | Path, found: dict[str, list[str]], unused: list[str]) -> None:
+    """By its name, a column says where episodes end, but no field is said to be there."""
+    for field, names in ALIKE.items():
+        # Where episodes and truncations are known, the other ends are terminations; "done" often means either.
+        known = field in found or (field == "terminated" and {"episode", "truncated"} <= found.keys())
+        for name in names:
+            if name in unused and not known:
+                raise QDFMError(
+                    f"{path} has no column for {field} but one called {name!r}, which would go unused; name it "
+                    f"(--columns.{field} {name}), or rename it if it is something else."
+                )
+
+
+def _refuse_backwards(frame: "polars.DataFrame", unused: list[str], number: np.ndarray, order: np.ndarray) -> None:
+    """By its name, a column tells the time, but rows are not in its order, in which they are taken for steps."""
+    for name in TIMES:
+        if name in unused and (frame[name].dtype.is_numeric() or frame[name].dtype.is_temporal()):
+            time = frame[name].to_physical().to_numpy()[order]
+            back = np.flatnonzero((time[1:] < time[:-1]) & (number[1:] == number[:-1]))
+            if back.size:
+                raise QDFMError(
+                    f"Column {name!r} would go unused but falls within an episode, in row {order[back[0] + 1]}; if it "
+                    f"tells the order of the rows, name it (--columns.step {name}), else rename it."
+                )
+
+
+def _field(frame: "polars.DataFrame", columns: Columns, field: str, names: list[str], row: Row = int) -> np.ndarray:
     """A field of one or several columns, `[n]` or `[n, ...]`."""
-    arrays = [_values(frame[name]) for name in names]
+    arrays = [_values(frame[name], row) for name in names]
     # In a column of its own a byte is a small number; only lists of bytes are pixels, which stay as they are.
     arrays = [a.astype(np.int32) if a.ndim == 1 and a.dtype == np.uint8 else a for a in arrays]
     if len(names) == 1 and tuple(names) == columns.names(field):
         return arrays[0]
     return np.concatenate([array.reshape(frame.height, -1) for array in arrays], axis=1)
+
+
+def _after(
+    frame: "polars.DataFrame",
+    columns: Columns,
+    field: str,
+    names: list[str],
+    own: np.ndarray | None,
+    terminated: np.ndarray,
+) -> np.ndarray:
+    """What a row leads to; where a terminated row leaves it empty, its `own`, since nothing is asked there."""
+    ends, gap = np.flatnonzero(terminated), np.zeros(frame.height, bool)
+    for name in names:
+        gap[ends] |= _gaps(frame[name][ends])
+    if own is None or not gap.any():
+        return _field(frame, columns, field, names)
+    if gap.all():
+        return own
+    rows = np.flatnonzero(~gap)
+    known = _field(frame.select(names)[rows], columns, field, names, lambda place: int(rows[place]))
+    values = np.zeros((frame.height, *known.shape[1:]), np.result_type(own, known))
+    values[rows] = known
+    if values.size == own.size:  # else it is refused for its shape
+        values[gap] = own.reshape(values.shape)[gap]
+    return values
+
+
+def _gaps(series: "polars.Series") -> np.ndarray:
+    """Which rows are empty or NaN, or lists with such an entry."""
+    import polars
+
+    if isinstance(series.dtype, polars.List | polars.Array):
+        lists = series.arr if isinstance(series.dtype, polars.Array) else series.list
+        lengths = lists.len().fill_null(0).to_numpy()
+        gap, rest = lengths == 0, np.flatnonzero(lengths)
+        if rest.size:
+            entry = np.repeat(rest, lengths[rest])
+            gap[entry[_gaps(series[rest].explode())]] = True
+        return gap
+    missing = series.is_null() | series.is_nan() if series.dtype.is_float() else series.is_null()
+    return missing.to_numpy()
 
 
 def _single(frame: "polars.DataFrame", columns: Columns, field: str) -> "polars.Series | None":
@@ -208,7 +294,7 @@ def _identity(frame: "polars.DataFrame", columns: Columns) -> np.ndarray | None:
     series = _single(frame, columns, "episode")
     if series is None:
         return None
-    _refuse_null(series, 1)
+    _refuse_null(series)
     return _values(series) if series.dtype.is_numeric() else series.cast(polars.String).to_numpy()
 
 
@@ -244,36 +330,38 @@ def _refuse_going_on(columns: Columns, ended: np.ndarray, last: np.ndarray) -> N
         )
 
 
-def _refuse_null(series: "polars.Series", per_row: int) -> None:
+def _refuse_null(series: "polars.Series", row: Row = int) -> None:
     if series.null_count():
-        row = series.is_null().arg_true()[0] // per_row
-        raise QDFMError(f"Column {series.name!r} is empty in row {row}; fill in or drop such rows first.")
+        place = series.is_null().arg_true()[0]
+        raise QDFMError(f"Column {series.name!r} is empty in row {row(place)}; fill in or drop such rows first.")
 
 
-def _values(series: "polars.Series", per_row: int = 1) -> np.ndarray:
-    """The numbers of a column `[n]` or of its lists `[n, width, ...]`; `per_row` entries are one file row."""
+def _values(series: "polars.Series", row: Row = int) -> np.ndarray:
+    """The numbers of a column `[n]` or of its lists `[n, width, ...]`; `row` is the file's row of an entry."""
     import polars
 
-    _refuse_null(series, per_row)
+    _refuse_null(series, row)
     if series.dtype.is_nested():
-        return _lists(series, per_row)
+        return _lists(series, row)
     if series.dtype.is_numeric() or series.dtype == polars.Boolean:
         values = series.to_numpy()
         if values.dtype.kind == "f" and not np.isfinite(values).all():
-            row = np.flatnonzero(~np.isfinite(values))[0] // per_row
-            raise QDFMError(f"Column {series.name!r} is NaN or infinite in row {row}; drop or repair such rows first.")
+            place = np.flatnonzero(~np.isfinite(values))[0]
+            raise QDFMError(
+                f"Column {series.name!r} is NaN or infinite in row {row(place)}; drop or repair such rows first."
+            )
         return values
     text = series.cast(polars.String)
     numbers = text.cast(polars.Float64, strict=False)
     odd = (numbers.is_null() | ~numbers.is_finite()).arg_true()
     place = odd[0] if len(odd) else 0
     raise QDFMError(
-        f"Column {series.name!r} holds {series.dtype} values, {text[place]!r} in row {place // per_row}; "
+        f"Column {series.name!r} holds {series.dtype} values, {text[place]!r} in row {row(place)}; "
         "give numbers, or leave the column out."
     )
 
 
-def _lists(series: "polars.Series", per_row: int) -> np.ndarray:
+def _lists(series: "polars.Series", row: Row) -> np.ndarray:
     import polars
 
     if isinstance(series.dtype, polars.Struct):
@@ -284,8 +372,8 @@ def _lists(series: "polars.Series", per_row: int) -> np.ndarray:
     if ragged.size or width == 0:
         place = int(ragged[0]) if ragged.size else 0
         raise QDFMError(
-            f"Column {series.name!r} has a list of length {lengths[place]} in row {place // per_row}, and of "
-            f"length {width} in row 0; give lists of one positive length."
+            f"Column {series.name!r} has a list of length {lengths[place]} in row {row(place)}, and of "
+            f"length {width} in row {row(0)}; give lists of one positive length."
         )
-    entries = _values(series.explode(), per_row * width)
+    entries = _values(series.explode(), lambda place: row(place // width))
     return entries.reshape(len(series), width, *entries.shape[1:])
