@@ -236,7 +236,7 @@ def test_a_mask_tells_the_number_of_choices(shape: tuple[int, ...]) -> None:
     data = Dataset.from_arrays(**arrays(**wide))
     assert data.spec.actions == Discrete(5)  # of which the data takes three
     assert data.mask.shape == (12, 1, 5)
-    refused("mask has shape (12, 5)", "(12, 1, 3)", "or num_actions.", **arrays(mask=np.ones((12, 5))))
+    refused("mask has shape (12, 5)", "(12, 1, 3)", ", or the right num_actions.", **arrays(mask=np.ones((12, 5))))
     refused("mask has shape (12, 2)", "(12, 1, 3)", **arrays(mask=np.ones((12, 2)), num_actions=None))
     refused("mask has shape (12,)", **arrays(mask=np.ones(12), num_actions=None))
     refused("different lengths", **arrays(mask=[[1.0], [1.0, 1.0]] * 6, num_actions=None))

@@ -86,7 +86,7 @@ def as_mask(name: str, values: Any, actions: ActionSpace) -> np.ndarray | None:
     array = as_array(name, values)
     tokens, k = len(actions.choices), max(actions.choices)
     if array.shape[1:] not in ((tokens, k), (tokens * k,)):
-        counted = " or num_actions" if isinstance(actions, Discrete | MultiDiscrete) else ""
+        counted = ", or the right num_actions" if isinstance(actions, Discrete | MultiDiscrete) else ""
         raise QDFMError(
             f"{name} has shape {array.shape} but the actions need one flag per choice, "
             f"({len(array)}, {tokens}, {k}); give one column per choice{counted}."
