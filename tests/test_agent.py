@@ -337,6 +337,10 @@ def test_several_preferences_need_as_many_rows(two):
     for rows, given in ((5, 3), (1, 3)):
         with pytest.raises(QDFMError, match=f"There are {given} preferences for {rows} rows"):
             two.act(np.tile(OBSERVATION, (rows, 1)), preference=[[0.5, 0.5]] * given)
+    many = np.tile(OBSERVATION, (5, 1))
+    one = (two.act(many, preference=given, seed=0) for given in ([0.5, 0.5], [[0.5, 0.5]], [[0.5, 0.5]] * 5))
+    np.testing.assert_array_equal(*(first := [next(one), next(one)]))
+    np.testing.assert_array_equal(first[0], next(one))
 
 
 def test_a_preference_decides(two):

@@ -245,7 +245,7 @@ class Agent:
         omega = self.followed(preference)
         if omega is None:
             return None
-        if omega.ndim > 1 and omega.shape != (count, self.spec.objectives):
+        if omega.ndim > 1 and omega.shape not in ((1, self.spec.objectives), (count, self.spec.objectives)):
             raise QDFMError(f"There are {len(omega)} preferences for {count} {of}; give one, or one for each.")
         return np.broadcast_to(omega, (count, self.spec.objectives))
 

@@ -60,6 +60,14 @@ def test_what_is_left_open_depends_on_the_kind_of_actions():
             found = config.resolve(Spec((2,), space))
             expected = ("mean", "share", 2, 4, "mean-std") if sturdy else ("boltzmann", "mean_abs", 0, 2, "min")
             assert (found.backup, found.beta_scale, found.caution, found.critics, found.pessimism) == expected
+            asked = replace(config, beta=3.0).resolve(Spec((2,), space))
+            assert (asked.beta, asked.beta_scale) == (
+                3,
+                "mean_abs",
+            )  # a strength that is given is not left without effect
+            assert found.beta == (None if sturdy else 10)
+    with pytest.raises(qdfm.QDFMError, match=r"beta=3 would have no effect; leave beta out"):
+        qdfm.QDFM(beta=3.0, beta_scale="share").resolve(Spec((2,), BINS))
     printed = qdfm.QDFM.paper().resolve(Spec((2,), codebook))
     assert (printed.backup, printed.beta_scale, printed.caution, printed.critics) == ("boltzmann", "none", 0, 1)
 
@@ -116,6 +124,16 @@ def test_cached_weights_are_those_of_the_rows(data, preference):
     advantage = each - each.mean(-1, keepdims=True)
     w = np.exp(3 * (advantage.mean(0) - 2 * advantage.std(0)))
     np.testing.assert_allclose(cached.known.weights[rows], w / w.sum(-1, keepdims=True), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("choices", "kind"), [(127, "int8"), (128, "int16"), (32_767, "int16"), (32_768, "int32")])
+def test_kept_actions_take_little_room_and_hold_every_choice(choices, kind):
+    few = np.zeros((2, 2))
+    data = qdfm.Dataset.from_arrays(few, few.astype(int), np.zeros(2), few, np.ones(2), num_actions=(choices, 2))
+    phases = Phases(TINY.resolve(data.spec), data.spec)
+    keys = jax.eval_shape(lambda: jax.random.key(0))
+    kept = jax.eval_shape(phases.rows.cache_next, jax.eval_shape(phases.init, keys), data.normalised(), keys)
+    assert (kept.dtype, kept.shape) == (kind, (2, 2, 2)) and np.iinfo(kept.dtype).max >= choices - 1
 
 
 def test_weights_of_logged_actions_are_those_of_the_rows(data):

@@ -281,18 +281,19 @@ def test_beta_is_fitted_in_units_of_the_values():
     one = jnp.ones((len(data), 1))
     log_mu = jnp.log(jnp.asarray(mu, jnp.float32))[np.argmax(data.observation, -1), None]
     for scale in ("none", "mean_abs", "share"):
-        config = replace(SMALL, beta_scale=scale, share_target=0.7).resolve(data.spec)
+        beta = None if scale == "share" else BETA
+        config = replace(SMALL, beta=beta, beta_scale=scale, share_target=0.7).resolve(data.spec)
         state = CriticState(init_critic(config, data.spec, jax.random.key(0)), first_beta(config))
         critic = state.learner.average
-        beta = float(fit_beta(config, data.spec, state, batch, one, Support(log_mu)))
+        fitted = float(fit_beta(config, data.spec, state, batch, one, Support(log_mu)))
         taken = preferred_values(config, data.spec, critic, batch.observation, one, batch.action[:, None])
         if scale == "none":
-            assert beta == BETA
+            assert fitted == BETA
         elif scale == "mean_abs":
-            assert beta == pytest.approx(BETA / np.abs(taken).mean(), rel=1e-5)
+            assert fitted == pytest.approx(BETA / np.abs(taken).mean(), rel=1e-5)
         else:
             q = np.asarray(preferred_values(config, data.spec, critic, batch.observation, one), np.float64)
-            p, w = np.exp(np.asarray(log_mu, np.float64)), np.exp(beta * (q - q.max(-1, keepdims=True)))
+            p, w = np.exp(np.asarray(log_mu, np.float64)), np.exp(fitted * (q - q.max(-1, keepdims=True)))
             share = np.mean((p * w).sum(-1) ** 2 / (p * w**2).sum(-1))
             assert share == pytest.approx(0.7, abs=1e-3)
 
@@ -302,7 +303,9 @@ def test_beta_follows_the_share_where_the_backup_asks_for_it():
     batch = jax.tree.map(jnp.asarray, data)
     one = jnp.ones((len(data), 1))
     log_mu = jnp.log(jnp.asarray(mu, jnp.float32))[np.argmax(data.next_observation, -1), None]
-    config = replace(SMALL, beta_scale="share", share_target=0.7, critic_learning_rate=1e-9).resolve(data.spec)
+    config = replace(SMALL, beta=None, beta_scale="share", share_target=0.7, critic_learning_rate=1e-9).resolve(
+        data.spec
+    )
     for kind in ("boltzmann", "mean"):
         config = replace(config, backup=kind)
         state = CriticState(init_critic(config, data.spec, jax.random.key(0)), first_beta(config))

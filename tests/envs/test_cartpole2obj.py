@@ -11,7 +11,7 @@ from qdfm.algorithms import BC
 from qdfm.envs.base import JaxEnv
 from qdfm.envs.cartpole import CartPole
 from qdfm.envs.cartpole2obj import CartPole2Obj, State
-from qdfm.envs.simulate import simulate
+from qdfm.envs.simulate import record
 
 KEY = jax.random.key(0)
 PUSHES = (1, 1, 0, 1, 0, 0, 0, 1, 1)
@@ -71,7 +71,7 @@ def test_whole_episodes():
         assert mask.shape == (20, 1, 2)
         return jnp.where(rows, 1, observation[:, 4])[:, None].astype(jnp.int32), carry
 
-    _, reward, running, terminated = jax.jit(lambda key: simulate(env, act, 1, 20, key))(KEY)
+    _, reward, running, terminated, _ = jax.jit(lambda key: record(env, act, 1, 20, key))(KEY)
     returns, lengths = np.asarray(reward.sum(0)), np.asarray(running.sum(0))
     assert terminated.all()
     np.testing.assert_array_equal(returns[:, 0], lengths)

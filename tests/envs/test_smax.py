@@ -16,7 +16,7 @@ from qdfm.agent import Agent
 from qdfm.algorithms import BC
 from qdfm.envs import smax
 from qdfm.envs.base import Contest, JaxEnv
-from qdfm.envs.simulate import simulate
+from qdfm.envs.simulate import record
 from qdfm.envs.smax import STOP, Smax
 from qdfm.errors import QDFMError
 from qdfm.video import check_film
@@ -65,7 +65,7 @@ def played() -> Played:
 
     @jax.jit
     def play(key: Any) -> Any:
-        states, *rest = simulate(env, act, 3 * 8, LANES, key)
+        states, *rest, _ = record(env, act, 3 * 8, LANES, key)
         views = (env.observation, env.mask, env.global_state, env.won)
         units = states.state
         seen = (jax.vmap(jax.vmap(view))(states) for view in views)

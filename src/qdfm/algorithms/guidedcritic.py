@@ -38,6 +38,7 @@ from qdfm.flow.samplers import inverse_cdf
 from qdfm.valuenets import Critic
 
 STURDY = {"critics": 4, "pessimism": "mean-std", "layer_norm": True}  # where the critic is all that can fail
+BETA = 10.0  # where it is in given units
 BETA_ROWS = 4096  # rows on which β is fitted to the finished critic
 RATIO_MAX = 20.0  # weight of a logged action, so that no single row decides a step
 VALUE_SIZE = 10.0  # of values that are scaled
@@ -57,11 +58,12 @@ class GuidedConfig(CriticConfig):
     many steps to reach, smaller ones drown in what a fresh network says."""
     critic_decay: bool = False
     """Whether the critic's step size falls linearly to 0 over its steps, which leaves less noise in its values."""
-    beta: float = 10.0
-    """Guidance strength, in the units that beta_scale says; 0: none, whatever the scale."""
+    beta: float | None = None
+    """Guidance strength, in the units that beta_scale says; 0: none, whatever the scale (None: 10, or what
+    beta_scale="share" finds)."""
     beta_scale: str | None = None
     """none: β as it is; mean_abs: divided by the data's mean |Q|; share: found so that share_target holds (None:
-    share for several tokens and for continuous actions, else mean_abs)."""
+    share for several tokens and for continuous actions where beta is left open, else mean_abs)."""
     share_target: float = 0.6
     """Effective sample share that beta_scale="share" aims at."""
     state_share: float = 0.0
@@ -91,7 +93,7 @@ class GuidedConfig(CriticConfig):
         filled: dict[str, Any] = {
             "backup": "max" if self.utility == "chebyshev" else "mean" if sturdy else "boltzmann",
             "backup_samples": 0,
-            "beta_scale": "share" if sturdy else "mean_abs",
+            "beta_scale": "share" if sturdy and self.beta is None else "mean_abs",
             "caution": 2.0 if sturdy else 0.0,
             **(STURDY if sturdy else {}),
         }
@@ -100,7 +102,15 @@ class GuidedConfig(CriticConfig):
         check_choice(config, "backup", ("boltzmann", "soft", "mean", "max"))
         check_choice(config, "beta_scale", ("none", "mean_abs", "share"))
         check_choice(config, "targets", ("shared", "own"))
-        if config.beta < 0:
+        if config.beta_scale == "share":
+            if config.beta:
+                raise QDFMError(
+                    f'{self.name}: beta_scale="share" finds β by share_target, so that beta={config.beta:g} would have '
+                    "no effect; leave beta out, or give another beta_scale."
+                )
+        elif config.beta is None:
+            config = replace(config, beta=BETA)
+        if (config.beta or 0) < 0:
             raise QDFMError(f"{self.name}: beta is {config.beta}; it must be at least 0.")
         if not 0 <= config.support_share <= 1:
             raise QDFMError(f"{self.name}: support_share is {config.support_share}; it must lie between 0 and 1.")
@@ -193,7 +203,7 @@ class CriticState(eqx.Module):
 
 def first_beta(config: GuidedConfig) -> jax.Array:
     """β before anything is known of the values."""
-    return jnp.float32(1.0 if config.beta_scale == "share" and config.beta > 0 else config.beta)
+    return jnp.float32(1.0 if config.beta is None else config.beta)
 
 
 def backup(kind: str | None, q: jax.Array, q_omega: jax.Array, log_mu: jax.Array, beta: jax.Array) -> jax.Array:
@@ -219,7 +229,7 @@ def _follow_beta(
     """β in units of the current values, following them as they grow, where the backup asks for it."""
     if config.backup in ("mean", "max") or config.beta_scale == "none" or config.beta == 0:
         return beta
-    if config.beta_scale == "mean_abs":
+    if config.beta is not None:  # in units of the mean |Q|
         scale = BETA_MEMORY * config.beta / beta + (1 - BETA_MEMORY) * mean_abs
         return config.beta / jnp.maximum(scale, 1 / guidance.BETA_MAX)
     excess = guidance.mean_share(log_mu, q, beta) - config.share_target
@@ -259,9 +269,9 @@ def fit_beta(
 ) -> jax.Array:
     """β for the finished critic, from a large batch and the candidates at its observations."""
     if config.beta_scale == "none" or config.beta == 0:
-        return jnp.float32(config.beta)
+        return first_beta(config)
     critic = state.learner.average
-    if config.beta_scale == "mean_abs":
+    if config.beta is not None:  # in units of the mean |Q|
         q = preferred_values(config, spec, critic, config.seen(batch), preference, batch.action[:, None])
         return config.beta / jnp.maximum(jnp.mean(jnp.abs(q)), 1 / guidance.BETA_MAX)
     q = guiding_values(config, spec, critic, config.seen(batch), preference, support)

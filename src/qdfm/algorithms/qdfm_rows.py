@@ -256,7 +256,7 @@ class Rows:
         key: jax.Array,
     ) -> jax.Array:  # fmt: skip
         """Draws from the frozen behaviour for every row, a block of rows at a time, in the smallest integer type."""
-        dtype = jnp.int8 if self.spec.num_choices <= 127 else jnp.int16
+        dtype = next(kind for kind in (jnp.int8, jnp.int16, jnp.int32) if self.spec.num_choices <= jnp.iinfo(kind).max)
 
         def draw(rows: jax.Array, key: jax.Array) -> jax.Array:
             omega, noise = jax.random.split(key)

@@ -23,11 +23,6 @@ class Record(NamedTuple):
     action: Any  # [T, episodes, D], of no meaning after the end
 
 
-def simulate(env: JaxEnv, act: Act, noise: int, episodes: int, key: jax.Array) -> tuple[Any, ...]:
-    """States, reward, running and terminated of a `record`, for whoever does not ask for the actions."""
-    return record(env, act, noise, episodes, key)[:4]
-
-
 def record(env: JaxEnv, act: Act, noise: int, episodes: int, key: jax.Array) -> Record:
     """All episodes side by side, to be compiled by the caller. A decision of one episode takes `noise` uniforms."""
 

@@ -78,6 +78,12 @@ class Setting(NamedTuple):
     config: QDFM
     parts: int = 1
 
+    @property
+    def beta(self) -> float:
+        """β, which is known here, unscaled."""
+        assert self.config.beta is not None
+        return self.config.beta
+
 
 def _changed(size: Size, renewals: int = 1, **changes: Any) -> QDFM:
     """The base with changes; the steps scaled, and the proposal of model endpoints renewed so many times."""
@@ -162,7 +168,7 @@ def _cell(setting: Setting, seeds: tuple[int, ...]) -> Callable[[], dict[str, An
     def compute() -> dict[str, Any]:
         began = time.perf_counter()
         worlds = [table(seed) for seed in seeds]
-        laws = trained_laws(setting.config, worlds, seeds, setting.config.beta, setting.parts)
+        laws = trained_laws(setting.config, worlds, seeds, setting.beta, setting.parts)
         rows = [judge(setting, world, of_seed) for world, of_seed in zip(worlds, laws, strict=True)]
         return {"seeds": rows, "seconds": round(time.perf_counter() - began, 1)}
 
@@ -171,14 +177,14 @@ def _cell(setting: Setting, seeds: tuple[int, ...]) -> Callable[[], dict[str, An
 
 def judge(setting: Setting, world: World, laws: np.ndarray) -> list[dict[str, float]]:
     """One row for the warm-up's law and for the law after each part, `laws` `[1 + parts, S, K]`."""
-    config = setting.config
-    optimum, expected, rows = world.optimum(config.beta), world.mu, []
-    share = effective_share(jnp.log(world.mu), jnp.asarray(world.q), config.beta)
+    config, beta = setting.config, setting.beta
+    optimum, expected, rows = world.optimum(beta), world.mu, []
+    share = effective_share(jnp.log(world.mu), jnp.asarray(world.q), beta)
     renewals = 0
     for part, law in enumerate(laws):
         due = -(-part * config.improve_steps // (setting.parts * config.renew_every))
         for _ in range(due - renewals):
-            expected = tilted(config, world, expected if config.endpoints == "model" else world.mu)
+            expected = tilted(setting, world, expected if config.endpoints == "model" else world.mu)
         renewals = due
         rows.append({
             "tv": variation(law, optimum),
@@ -188,15 +194,15 @@ def judge(setting: Setting, world: World, laws: np.ndarray) -> list[dict[str, fl
             "expected_tv": variation(expected, optimum),  # the bias of the endpoints, whatever the network does
             "tv_expected": variation(law, expected),
             "renewals": renewals,
-            "tv_power": variation(law, world.optimum(renewals * config.beta)),
-            "exponent": exponent(law, world, config.beta),
-            "expected_exponent": exponent(expected, world, config.beta),
+            "tv_power": variation(law, world.optimum(renewals * beta)),
+            "exponent": exponent(law, world, beta),
+            "expected_exponent": exponent(expected, world, beta),
         })  # fmt: skip
     return rows
 
 
-def tilted(config: QDFM, world: World, proposal: np.ndarray) -> np.ndarray:
+def tilted(setting: Setting, world: World, proposal: np.ndarray) -> np.ndarray:
     """The law to which the improvement tends: the exact tilt of enumerated endpoints, or that of M drawn ones."""
-    if config.endpoints in (None, "enumerated"):
-        return World(proposal, world.q).optimum(config.beta)
-    return self_normalised(proposal, config.beta * world.q, config.samples)
+    if setting.config.endpoints in (None, "enumerated"):
+        return World(proposal, world.q).optimum(setting.beta)
+    return self_normalised(proposal, setting.beta * world.q, setting.config.samples)

@@ -20,7 +20,7 @@ from qdfm.algorithms.base import Config
 from qdfm.collect.cartpole import BEHAVIOURS
 from qdfm.data.sources import load_dataset
 from qdfm.envs.cartpole2obj import CartPole2Obj
-from qdfm.envs.simulate import simulate
+from qdfm.envs.simulate import record
 from qdfm.evaluate import rollout
 from qdfm.experiments.cartpole2obj_figures import draw
 from qdfm.experiments.cartpole2obj_tables import FINDINGS, NOTES, SOLVED, WEIGHTS, headlines, tabulate
@@ -119,7 +119,7 @@ def _coin(episodes: int) -> Any:
     def act(noise: jax.Array, observation: jax.Array, mask: jax.Array, carry: None) -> tuple[jax.Array, None]:
         return (noise < 0.5).astype(jnp.int32), carry
 
-    return jax.jit(lambda key: simulate(CartPole2Obj(), act, 1, episodes, key)[1].sum(0))
+    return jax.jit(lambda key: record(CartPole2Obj(), act, 1, episodes, key).reward.sum(0))
 
 
 def behaviour_data() -> dict[str, Any]:

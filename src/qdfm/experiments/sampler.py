@@ -21,7 +21,7 @@ import numpy as np
 from qdfm.envs.acrobot import TORQUES, Acrobot
 from qdfm.envs.base import JaxEnv
 from qdfm.envs.cartpole import CartPole
-from qdfm.envs.simulate import Act, simulate
+from qdfm.envs.simulate import Act, record
 from qdfm.errors import QDFMError
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.report import finish
@@ -135,8 +135,8 @@ def _player(name: str, steps: int, episodes: int) -> Any:
 
     def play(key: jax.Array, alpha: float, source: jax.Array) -> tuple[Any, ...]:
         acting = chain(task, steps, alpha, source)
-        states, reward, running, _ = simulate(task.env, acting, 1 + steps, episodes, key)
-        return states, running, reward.sum((0, 2))
+        played = record(task.env, acting, 1 + steps, episodes, key)
+        return played.states, played.running, played.reward.sum((0, 2))
 
     return jax.jit(play)
 
