@@ -282,7 +282,7 @@ def test_a_fixed_preference(tmp_path):
         ({"caution": np.nan}, "caution is nan; give a finite number"),
         ({"learning_rate": np.inf}, "learning_rate is inf; give a finite number"),
         ({"preference": (np.nan, 1.0)}, "preference is nan; give a finite number"),
-        ({"beta": None}, "beta is None; give a finite number"),
+        ({"alpha": None}, "alpha is None; give a finite number"),
         ({"warmup_steps": 2.5}, "warmup_steps is 2.5; give a whole number"),
         ({"hidden": (8.5,)}, "hidden is 8.5; give a whole number"),
         ({"batch_size": True}, "batch_size is True; give a whole number"),

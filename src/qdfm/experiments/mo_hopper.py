@@ -45,15 +45,15 @@ FLOW = QDFM(
     endpoints="data", samples=16, target_rate=0.02, support_share=0.1, worthwhile=0.02, hidden=(512, 512),
     critic_hidden=(256, 256), **SCALED, **CLOSE,
 )  # fmt: skip
-LARGE: dict[str, Any] = {"batch_size": 1024}  # for a GPU
 METHODS: dict[str, Config] = {
     "QDFM": FLOW,
     "QDFM, unguided": replace(FLOW, improve_steps=0),
     "MODULI": MODULI(
         plan_steps=STEPS, inverse_steps=STEPS, learning_rate=5e-4, hidden=(512, 512), width=128, depth=3, batch_size=128
     ),
-    "BC(P)": BC(clone_steps=STEPS, hidden=(1024, 1024), **CLOSE, **LARGE),
-    "CQL(P)": CQL(train_steps=60_000, target_rate=0.02, **NETWORKS, **LARGE),
+    "BC(P)": BC(clone_steps=STEPS, hidden=(1024, 1024), batch_size=1024, **CLOSE),
+    # Values here are some hundreds, beside which a weight of 1 keeps nothing low.
+    "CQL(P)": CQL(train_steps=60_000, target_rate=0.02, penalty=3000.0, **NETWORKS),
 }
 QUICK_NAMES = {"quality": ("expert",), "method": ("QDFM", "MODULI", "BC(P)")}
 
