@@ -20,11 +20,11 @@ from qdfm.data.spec import Spec
 from qdfm.envs.gymenv import GymEnv
 from qdfm.envs.gymnasium import adapted
 from qdfm.envs.multigoal import MultiGoal
-from qdfm.envs.registry import PLACES, Place, played_in
 from qdfm.envs.vector import PARALLEL
 from qdfm.errors import QDFMError
 from qdfm.evaluate import Evaluation, evaluate, rollout
 from qdfm.experiments.grid_exact import propagate
+from qdfm.tasks import PLACES, Place
 
 UP, DOWN, LEFT, RIGHT = range(4)
 DELTA = {UP: (0, 1), DOWN: (0, -1), LEFT: (-1, 0), RIGHT: (1, 0)}
@@ -202,12 +202,6 @@ def test_drawn_episodes_do_not_depend_on_the_copies_beside_them():
         first = evaluate(agent, env, 1, seed=4)
     assert first.lengths[0] == many.lengths[0]
     assert len(set(many.lengths)) > 1
-
-
-def test_the_scale_of_hopper_is_d4rls():
-    assert played_in("hopper-medium") == "Hopper-v5" == played_in("Hopper-v5")
-    np.testing.assert_allclose(PLACES["hopper-medium"].score(np.array([-20.272305, 3234.3])), [0, 100], atol=1e-9)
-    assert PLACES["mo-hopper-expert"] == Place("mo-hopper-d4morl") and PLACES["smax-3m-poor"] == Place("smax-3m")
 
 
 def test_a_task_plays_in_its_environment_and_has_scores_where_it_has_a_scale(monkeypatch):

@@ -18,12 +18,13 @@ from qdfm.algorithms.base import Config
 from qdfm.data.spec import Spec
 from qdfm.envs.accumulated import Accumulated
 from qdfm.envs.base import Contest, JaxEnv
-from qdfm.envs.registry import ENVIRONMENTS, PLACES
+from qdfm.envs.registry import ENVIRONMENTS
 from qdfm.envs.remembered import Remembered
 from qdfm.envs.simulate import Record, record
 from qdfm.errors import QDFMError, raise_interrupt
 from qdfm.progress import open_count
 from qdfm.seeds import check_seed
+from qdfm.tasks import PLACES
 
 if TYPE_CHECKING:
     import gymnasium

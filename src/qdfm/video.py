@@ -13,9 +13,10 @@ import numpy as np
 
 from qdfm.agent import Agent
 from qdfm.checkpoint import writing
-from qdfm.envs.registry import ENVIRONMENTS, played_in
+from qdfm.envs.registry import ENVIRONMENTS
 from qdfm.errors import QDFMError, unknown
 from qdfm.evaluate import Evaluation, evaluate
+from qdfm.tasks import played_in
 
 if TYPE_CHECKING:
     import gymnasium

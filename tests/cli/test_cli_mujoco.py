@@ -15,8 +15,8 @@ from qdfm.cli import main
 from qdfm.data.actions import Discrete
 from qdfm.data.builtin import QUICK_TRANSITIONS
 from qdfm.data.spec import Spec
-from qdfm.envs.mujoco import normalised
 from qdfm.metrics import hypervolume
+from qdfm.tasks import normalised
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from qdfm.envs.mujoco import TASKS
+from qdfm.tasks import TASKS
 
 
 def episodes(task: str, score: float) -> dict[str, Any]:

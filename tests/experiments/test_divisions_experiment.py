@@ -7,13 +7,13 @@ import pytest
 from made_up_cells import row
 
 from qdfm.algorithms import BC
-from qdfm.envs.mujoco import TASKS
 from qdfm.experiments import EXPERIMENTS, control, divisions
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.control import Coding, Size
 from qdfm.experiments.control_methods import METHODS
 from qdfm.experiments.divisions import BINNED, CODINGS, COMPARED, run, tried
 from qdfm.experiments.divisions_report import PAPER_16, PAPER_SWEEP, draw, headlines, tabulate
+from qdfm.tasks import TASKS
 
 HOPPER, EXPERT = "hopper-medium", "hopper-expert"
 

@@ -17,7 +17,6 @@ from qdfm.collect.mujoco import whole_returns
 from qdfm.data.actions import Bins, Codebook
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
-from qdfm.envs.mujoco import TASKS
 from qdfm.errors import QDFMError
 from qdfm.experiments import EXPERIMENTS, control, mujoco
 from qdfm.experiments.cells import Settings
@@ -26,6 +25,7 @@ from qdfm.experiments.control_methods import METHODS, STEPS, unguided
 from qdfm.experiments.mujoco import QUICK_NAMES, run
 from qdfm.experiments.mujoco_tables import BESIDE, PAPER, headlines, tabulate
 from qdfm.experiments.report import near_best, shown
+from qdfm.tasks import TASKS
 from qdfm.train import train
 
 HOPPER, WALKER = "hopper-medium", "walker2d-medium"

@@ -8,11 +8,11 @@ import pytest
 from qdfm.algorithms import ALGORITHMS, BC, QDFM
 from qdfm.data.actions import MultiDiscrete
 from qdfm.data.spec import Spec
-from qdfm.envs.smax import TASKS
 from qdfm.experiments import EXPERIMENTS, smax
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.smax import METHODS, STEPS, run
 from qdfm.experiments.smax_report import OURS, PAPER, PAPER_METHODS, draw, headlines, tabulate
+from qdfm.tasks import BATTLES
 
 TEAM = Spec((3, 4), MultiDiscrete((5,) * 3), agents=3, state_shape=(6,))
 
@@ -25,7 +25,7 @@ def test_all_methods_have_equally_many_steps():
     assert executions == {
         "QDFM": "decentralised", "QDFM, qmix": "decentralised", "QDFM, qmix, centralised": "centralised",
     }  # fmt: skip
-    assert set(PAPER) <= set(TASKS) and set(PAPER_METHODS) <= set(METHODS)
+    assert set(PAPER) <= set(BATTLES) and set(PAPER_METHODS) <= set(METHODS)
 
 
 def cell(returns: list[float], won: list[float]) -> dict:

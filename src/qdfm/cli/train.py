@@ -70,8 +70,9 @@ def run(words: Sequence[str]) -> None:
 
 
 def _run_training(args: TrainArguments, config: Config) -> None:
-    from qdfm.envs.registry import PLACES, known_names
+    from qdfm.envs.registry import known_names
     from qdfm.evaluate import evaluate
+    from qdfm.tasks import PLACES
 
     logged = is_file(args.task)
     if args.task in known_names() and args.task not in GENERATORS:
@@ -112,7 +113,8 @@ def _few(args: TrainArguments) -> DataArguments:
 def _place(task: str) -> str | None:
     """Where agents trained on a task play: there, or in the environment that a Minari set names, if it is known."""
     from qdfm.envs.gymnasium import registered
-    from qdfm.envs.registry import ENVIRONMENTS, PLACES
+    from qdfm.envs.registry import ENVIRONMENTS
+    from qdfm.tasks import PLACES
 
     if task in ENVIRONMENTS or task in PLACES or registered(task):
         return task

@@ -23,9 +23,10 @@ from qdfm.collect.rollouts import TOGETHER, Job, Trajectories, join, play, time_
 from qdfm.collect.workers import in_processes
 from qdfm.data.d4morl import write_trajectories
 from qdfm.data.dataset import Dataset, Discretise
-from qdfm.envs.mujoco import MO_HOPPER, MO_TASKS, make_plain
+from qdfm.envs.mujoco import MO_HOPPER, make_plain
 from qdfm.errors import QDFMError, unknown
 from qdfm.progress import open_count
+from qdfm.tasks import MO_TASKS
 
 TRAJECTORIES = 1_000
 IN_A_LANE = 10  # trajectories

@@ -21,9 +21,10 @@ from qdfm.data.actions import ActionSpace
 from qdfm.data.dataset import Dataset, Discretise
 from qdfm.data.episodes import borders
 from qdfm.data.minari import local_set, minari_for, read_minari, set_folder
-from qdfm.envs.mujoco import Task, find_task, make_plain, normalised, quiet
+from qdfm.envs.mujoco import make_plain, quiet
 from qdfm.errors import QDFMError
 from qdfm.progress import open_count
+from qdfm.tasks import Task, find_task, normalised
 
 MILLION = 1_000_000
 LANE = 5_000  # transitions, so that few of the episodes of 1,000 steps are cut off

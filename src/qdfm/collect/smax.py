@@ -46,8 +46,9 @@ from qdfm.data.arrays import read_arrays, write_arrays
 from qdfm.data.dataset import Dataset
 from qdfm.data.episodes import borders
 from qdfm.envs.simulate import Record, record, steps_taken
-from qdfm.envs.smax import REWARD, TASKS, Smax
+from qdfm.envs.smax import REWARD, Smax
 from qdfm.errors import QDFMError, told, unknown
+from qdfm.tasks import BATTLES
 
 EPISODES = {"expert": 1_000, "medium": 1_000, "medium-replay": 2_000, "poor": 1_000}
 EARLIER = tuple(f"replay-{i}" for i in range(5))  # from the first checkpoint on, before the medium one
@@ -68,8 +69,8 @@ class Policy(NamedTuple):
 
 def find_task(task: str) -> tuple[str, str]:
     """The map and the quality of a task's name."""
-    if task not in TASKS:
-        raise unknown("SMAX task", task, TASKS)
+    if task not in BATTLES:
+        raise unknown("SMAX task", task, BATTLES)
     name, _, quality = task.removeprefix("smax-").partition("-")
     return name, quality
 

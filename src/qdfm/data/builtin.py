@@ -8,8 +8,8 @@ from pathlib import Path
 from qdfm.data.actions import Bins, discretise
 from qdfm.data.dataset import Dataset
 from qdfm.data.minari import local_set
-from qdfm.envs.mujoco import MO_HOPPER, MO_TASKS, TASKS
-from qdfm.envs.smax import TASKS as BATTLES
+from qdfm.envs.mujoco import MO_HOPPER
+from qdfm.tasks import BATTLES, MO_TASKS, TASKS
 
 DEFAULT_BINS = 41  # per dimension of the built-in MuJoCo tasks
 QUICK_TRANSITIONS = 100_000  # of robots, where a quick run has to collect them

@@ -1,11 +1,8 @@
-"""Environments by name: our own and games of other packages here, everything else by its Gymnasium id; and where the
-data of a name is played."""
+"""Environments by name: our own and games of other packages here, everything else by its Gymnasium id."""
 
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from qdfm.envs.acrobot import Acrobot
 from qdfm.envs.base import JaxEnv
@@ -14,10 +11,9 @@ from qdfm.envs.cartpole2obj import CartPole2Obj
 from qdfm.envs.fork import Fork
 from qdfm.envs.matrix import Matrix
 from qdfm.envs.mogym import deep_sea_treasure, resource_gathering
-from qdfm.envs.mujoco import MO_HOPPER, MO_TASKS, TASKS, normalised
 from qdfm.envs.multigoal import GOAL_X, MultiGoal
 from qdfm.envs.smax import MAPS, Smax
-from qdfm.envs.smax import TASKS as BATTLES
+from qdfm.tasks import PLACES
 
 if TYPE_CHECKING:
     import gymnasium
@@ -72,25 +68,5 @@ def game_of(name: str) -> tuple[Game, str] | None:
 
 
 def known_names() -> list[str]:
-    """All names that are no Gymnasium ids: of environments, and of data that is played in one."""
+    """All names that are no Gymnasium ids: of environments, and of data that is played in one, for who misspells it."""
     return [*ENVIRONMENTS, *PLACES, *(f"{name}-{one}" for name, game in GAMES.items() for one in game.maps)]
-
-
-class Place(NamedTuple):
-    """Where data was played, and the scores of returns `[episodes]` there, where they have a scale."""
-
-    env: str
-    score: Callable[[np.ndarray], np.ndarray] | None = None
-
-
-# Of data whose name is not that of an environment.
-PLACES: dict[str, Place] = {
-    **{name: Place(task.env, partial(normalised, name)) for name, task in TASKS.items()},
-    **{name: Place(MO_HOPPER) for name in MO_TASKS},
-    **{name: Place(env) for name, env in BATTLES.items()},
-}
-
-
-def played_in(name: str) -> str:
-    """The environment of a name: where its data was played, or the name itself."""
-    return PLACES[name].env if name in PLACES else name

@@ -26,8 +26,6 @@ from qdfm.envs.base import Step
 from qdfm.errors import QDFMError, unknown
 
 MAPS = ("3m", "2s3z", "5m_vs_6m")
-QUALITIES = ("expert", "medium", "medium-replay", "poor")
-TASKS = {f"smax-{name}-{quality}": f"smax-{name}" for name in MAPS for quality in QUALITIES}  # data: where it is played
 STOP = 4  # after the four directions; attacks follow
 REWARD = 10.0  # of a win, and of all the enemies' health
 

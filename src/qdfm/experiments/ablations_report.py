@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from qdfm.envs.mujoco import normalised
 from qdfm.experiments.control import SOURCE, mean_returns, scores
 from qdfm.experiments.report import Headline, Table, number, save_figure, shown
 from qdfm.experiments.timing import extrapolated
 from qdfm.metrics import summarise
+from qdfm.tasks import normalised
 
 # By part, task and model: cells by the value of what is varied.
 Results = dict[str, dict[str, dict[str, dict[str, dict[str, Any]]]]]

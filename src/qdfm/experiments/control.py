@@ -19,13 +19,13 @@ from qdfm.collect.mujoco import MILLION, collect_mujoco, replayed, whole_returns
 from qdfm.data.actions import quantisation_error
 from qdfm.data.dataset import Dataset, fingerprint
 from qdfm.data.sources import load_dataset
-from qdfm.envs.mujoco import TASKS, normalised
 from qdfm.errors import QDFMError
 from qdfm.evaluate import evaluate
 from qdfm.experiments.cells import Cells
 from qdfm.experiments.fitting import Fit, fit
 from qdfm.experiments.report import PLAYED
 from qdfm.metrics import Summary, summarise
+from qdfm.tasks import TASKS, normalised
 
 MEDIUM = tuple(name for name in TASKS if name.endswith("-medium"))
 # In the order of the paper's tables.

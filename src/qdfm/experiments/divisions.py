@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from qdfm.algorithms import QDFM
 from qdfm.algorithms.base import Config
-from qdfm.envs.mujoco import TASKS
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control import FULL, MEDIUM, QUICK, SOURCE, Coding, Place, behaviour, total_steps, trained
 from qdfm.experiments.control_methods import METHODS, NETWORKS, STEPS, schedule
 from qdfm.experiments.divisions_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
 from qdfm.experiments.report import finish
+from qdfm.tasks import TASKS
 
 CODEBOOKS, BINS = (8, 16, 32, 64, 256), (3, 5, 9, 21, 41)
 CODINGS = {str(c): c for c in (*(Coding("codebook", k) for k in CODEBOOKS), *(Coding("bins", k) for k in BINS))}

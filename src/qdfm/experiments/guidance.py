@@ -8,13 +8,13 @@ third phase, and the result is played beside the unguided flow. A rule is good i
 from dataclasses import replace
 
 from qdfm.algorithms import QDFM
-from qdfm.envs.mujoco import TASKS
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control import FULL, QUICK, SOURCE, Place, behaviour, trained
 from qdfm.experiments.control_methods import CANDIDATES, CODINGS, TOKENS_QDFM, unguided
 from qdfm.experiments.fitting import Family
 from qdfm.experiments.guidance_report import FINDINGS, MEAN, NOTES, Results, draw, headlines, tabulate
 from qdfm.experiments.report import finish
+from qdfm.tasks import TASKS
 
 SEEDS = 3
 UNGUIDED = "unguided"

@@ -6,7 +6,6 @@ only QDFM without guidance stops before its last phase, because it is the same r
 """
 
 from qdfm.algorithms import QDFM
-from qdfm.envs.mujoco import TASKS
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control import FULL, QUICK, SOURCE, Place, behaviour, total_steps, trained
 from qdfm.experiments.control_methods import CODINGS, METHODS, TOKENS_QDFM
@@ -14,6 +13,7 @@ from qdfm.experiments.fitting import Family, fit
 from qdfm.experiments.mujoco_figures import draw
 from qdfm.experiments.mujoco_tables import FINDINGS, NOTES, Results, headlines, tabulate
 from qdfm.experiments.report import finish
+from qdfm.tasks import TASKS
 
 SEEDS = 3
 QUICK_NAMES = {"task": ("hopper-medium",), "method": ("QDFM", "QDFM-unguided", "BC")}

@@ -17,11 +17,12 @@ from qdfm.algorithms.base import Config
 from qdfm.collect.smax import statistics
 from qdfm.data.dataset import fingerprint
 from qdfm.data.sources import load_dataset
-from qdfm.envs.smax import MAPS, QUALITIES
+from qdfm.envs.smax import MAPS
 from qdfm.evaluate import evaluate
 from qdfm.experiments.cells import FULL_SEEDS, Cells, Settings
 from qdfm.experiments.report import PLAYED, finish
 from qdfm.experiments.smax_report import FINDINGS, NOTES, Results, draw, headlines, tabulate
+from qdfm.tasks import QUALITIES
 from qdfm.train import train
 
 STEPS = 10_000  # gradient steps of every method
