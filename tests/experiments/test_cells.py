@@ -1,10 +1,12 @@
 """Cells of an experiment: computed once, found again, kept when a run ends badly."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from qdfm.algorithms import CQL
 from qdfm.errors import QDFMError
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.report import made_here
@@ -30,6 +32,19 @@ def test_cells_are_computed_once_and_found_again(tmp_path):
     assert resumed.get({"seeds": [0, 1], "a": 2}, compute(-1.0, calls)) == kept
     assert resumed.get({"a": 2, "seeds": (0, 1, 2)}, compute(3.0, calls))["value"] == 3.0
     assert calls == [1.0, 2.0, 3.0]
+
+
+def test_a_cell_outlives_new_settings_of_its_method(tmp_path):
+    """Written when the method had fewer settings; one that is not at its default now is another cell."""
+    calls: list[float] = []
+    then = {name: value for name, value in CQL(gamma=0.9).described().items() if name not in ("penalty", "corners")}
+    described = {"configs": [{"one": then}], "seeds": [0]}
+    (tmp_path / "cells.jsonl").write_text(json.dumps({"cell": described, "result": {"value": 1.0}}) + "\n")
+    cells = Cells(Settings(tmp_path, resume=True))
+    for config, value in ((CQL(gamma=0.9), 1.0), (CQL(gamma=0.9, penalty=2.0), 2.0), (CQL(), 3.0)):
+        found = cells.get({"configs": [{"one": config.described()}], "seeds": (0,)}, compute(value, calls))
+        assert found["value"] == value
+    assert calls == [2.0, 3.0]
 
 
 def test_finished_cells_are_not_begun_anew(tmp_path):

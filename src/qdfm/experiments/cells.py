@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from qdfm.algorithms import ALGORITHMS
 from qdfm.checkpoint import writing
 from qdfm.errors import QDFMError, unknown
 from qdfm.experiments.report import made_here
@@ -78,9 +79,11 @@ class Settings:
 
 
 class Cells:
-    """Results by key in `cells.jsonl`, one line per finished cell; `used` are those that this run asked for.
+    """Results in `cells.jsonl`, one line per finished cell with all that it depends on; `used` are those that this run
+    asked for.
 
-    A folder that holds any is gone on with, never begun anew.
+    A folder that holds any is gone on with, never begun anew. A cell stays known when its method gets a new setting:
+    the default of a new setting is what was done before there was one.
     """
 
     def __init__(self, settings: Settings):
@@ -95,7 +98,7 @@ class Cells:
             for line in text.splitlines():
                 with suppress(json.JSONDecodeError):  # the run was killed while it wrote this line
                     row = json.loads(line)
-                    self.known[row["key"]] = row["result"]
+                    self.known[_key(_completed(row["cell"]))] = row["result"]
             if self.known and not settings.resume:
                 raise QDFMError(
                     f"{settings.out} already holds finished cells; go on with --resume (in Python: resume=True), or "
@@ -107,11 +110,25 @@ class Cells:
 
     def get(self, describes: dict[str, Any], compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The result of a cell, computed if it is not known; `describes` holds all that it depends on."""
-        key = sha256(json.dumps(describes, sort_keys=True).encode()).hexdigest()[:16]
+        key = _key(describes)
         if key not in self.known:
             result = json.loads(json.dumps(compute() | {"made": made_here()}))
             with writing(self.file), open(self.file, "a") as file:
-                file.write(json.dumps({"key": key, "cell": describes, "result": result}) + "\n")
+                file.write(json.dumps({"cell": describes, "result": result}) + "\n")
             self.known[key] = result
         self.used.append(self.known[key])
         return self.known[key]
+
+
+def _key(describes: dict[str, Any]) -> str:
+    return sha256(json.dumps(describes, sort_keys=True).encode()).hexdigest()
+
+
+def _completed(describes: Any) -> Any:
+    """A description whose configs have the settings too that their methods have got since."""
+    if isinstance(describes, list):
+        return [_completed(part) for part in describes]
+    if not isinstance(describes, dict):
+        return describes
+    method = ALGORITHMS.get(describes.get("algorithm", ""))
+    return {name: _completed(part) for name, part in ((method().described() if method else {}) | describes).items()}
