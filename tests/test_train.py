@@ -277,3 +277,45 @@ def test_settings_that_are_none_get_the_nearest_name():
     with pytest.raises(qdfm.QDFMError, match="Unknown setting of BC 'clone_step'; did you mean 'clone_steps'"):
         dataclasses.replace(qdfm.BC(), clone_step=3)
     assert pickle.loads(pickle.dumps(CONFIG)) == CONFIG
+
+
+def noisy(episodes: int = 40, length: int = 5) -> qdfm.Dataset:
+    """Choices that have nothing to do with what is seen."""
+    rng = np.random.default_rng(3)
+    n = episodes * length
+    obs = rng.normal(size=(n, 3))
+    return qdfm.Dataset.from_arrays(obs, rng.integers(4, size=n), np.zeros(n), obs, np.arange(n) % length == length - 1)
+
+
+def test_held_out_episodes_are_not_learned_from_and_their_loss_is_told(tmp_path):
+    data = noisy()
+    config = qdfm.BC(clone_steps=30, batch_size=2_000, hidden=(16,), ema=0.0)
+    agent = config.fit(data, out=tmp_path / "run", holdout=0.25, progress=False)
+    first, second = data.split(0.75)
+    alone = config.fit(first, progress=False)
+    for mine, its in zip(jax.tree.leaves(agent.policy), jax.tree.leaves(alone.policy), strict=True):
+        np.testing.assert_array_equal(mine, its)
+    told = rows(tmp_path / "run")[-1]["held_out_loss"]
+    own = agent.log_prob(second.observation, second.action[:, 0])
+    assert told == pytest.approx(-own.mean(), abs=5 * own.std() / np.sqrt(8 * 2_000))
+    with pytest.raises(qdfm.QDFMError, match=r"holdout is 1\.5; give a share"):
+        config.fit(data, holdout=1.5)
+
+
+def test_learning_noise_by_heart_is_said(capsys):
+    config, often = qdfm.BC(clone_steps=400, batch_size=64), Options(chunk=40, holdout=0.25)
+    train(config, noisy(), options=often)
+    said = capsys.readouterr().err
+    assert "In phase clone the loss on held-out episodes was least after 40 of 400 steps" in said
+    assert "fewer steps (--clone-steps 40)" in said
+    train(config, noisy())
+    assert "128 passes over 200 rows: with --holdout 0.1" in capsys.readouterr().err
+    train(config, noisy(), task="multigoal-4")
+    assert "passes" not in capsys.readouterr().err
+
+
+def test_every_phase_can_tell_a_held_out_loss(tmp_path):
+    train(CONFIG, small_data(), seeds=(0, 1), out=tmp_path / "run", progress=False, options=Options(holdout=0.3))
+    assert all(np.isfinite(row["held_out_loss"]) for row in rows(tmp_path / "run"))
+    with pytest.raises(qdfm.QDFMError, match=r"holdout=0\.3 but is resumed with holdout=0\.0"):
+        train(CONFIG, small_data(), seeds=(0, 1), out=tmp_path / "run", resume=True, progress=False)

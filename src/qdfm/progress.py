@@ -14,14 +14,15 @@ if TYPE_CHECKING:
     from qdfm.algorithms.base import Phase
 
 LINE_SECONDS = 5.0
-SHOWN = ("loss", "q", "effective_share", "beta")
+THROUGH_DATA = "going through all rows once"
+SHOWN = ("loss", "held_out_loss", "q", "effective_share", "beta")
 
 
 class Progress(Protocol):
     """What the training loop tells."""
 
-    def begin(self, phase: int, done: int) -> None:
-        """A phase starts at this step."""
+    def begin(self, phase: int, done: int, through_data: bool = False) -> None:
+        """A phase starts at this step, perhaps after it has gone through all of the data."""
 
     def advance(self, phase: int, done: int, rate: float, metrics: dict[str, float]) -> None:
         """A chunk is done."""
@@ -33,7 +34,7 @@ class Progress(Protocol):
 class Quiet:
     """Says nothing but sentences."""
 
-    def begin(self, phase: int, done: int) -> None:
+    def begin(self, phase: int, done: int, through_data: bool = False) -> None:
         """Nothing."""
 
     def advance(self, phase: int, done: int, rate: float, metrics: dict[str, float]) -> None:
@@ -49,6 +50,11 @@ class Lines(Quiet):
 
     def __init__(self, title: str, phases: "Sequence[Phase]"):
         self.title, self.phases, self.told = title, phases, time.monotonic()
+
+    def begin(self, phase: int, done: int, through_data: bool = False) -> None:
+        """Say what takes a while where there is much data."""
+        if through_data:
+            self.say(f"{self.title} {self.phases[phase].name}: {THROUGH_DATA}")
 
     def advance(self, phase: int, done: int, rate: float, metrics: dict[str, float]) -> None:
         """Tell if it is time."""
@@ -66,10 +72,10 @@ class Bar(Quiet):
         self.title, self.phases, self.bars = title, phases, bars
         self.tasks: dict[int, TaskID] = {}
 
-    def begin(self, phase: int, done: int) -> None:
+    def begin(self, phase: int, done: int, through_data: bool = False) -> None:
         """Show the bar of a phase."""
-        p = self.phases[phase]
-        self.tasks[phase] = self.bars.add_task(f"{self.title} {p.name}", total=p.steps, completed=done, text="")
+        p, text = self.phases[phase], THROUGH_DATA if through_data else ""
+        self.tasks[phase] = self.bars.add_task(f"{self.title} {p.name}", total=p.steps, completed=done, text=text)
 
     def advance(self, phase: int, done: int, rate: float, metrics: dict[str, float]) -> None:
         """Move the bar."""

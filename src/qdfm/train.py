@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ from qdfm.progress import Progress, open_progress
 from qdfm.runfolder import Position, RunFolder, description
 from qdfm.seeds import check_seeds
 
+HELD_OUT = 8  # batches of held-out episodes that a loss is measured on
+EARLY, WORSE = 0.8, 0.02  # where a least loss is told of: in the first part of the steps, and so much below the last
+PASSES = 100  # over a log of one's own, beyond which a policy may know it by heart
 DRAWN, DRAWN_BYTES = 100, 2**27  # steps whose batches are drawn at once, and bytes of these for each seed, at most
 
 
@@ -39,6 +42,9 @@ class Options:
     """A checkpoint is written at the first chunk border after this many seconds, and at the end of each phase."""
     tensorboard: bool = False
     """Also write TensorBoard event files (extra: tensorboard)."""
+    holdout: float = 0.0
+    """Share of the episodes from which nothing is learned; their loss (held_out_loss) is told beside, and rises where
+    training goes on for too long."""
 
 
 def train(
@@ -58,11 +64,19 @@ def train(
     """
     if options.chunk < 1:
         raise QDFMError(f"chunk is {options.chunk}; give at least 1.")
+    if not 0 <= options.holdout < 1:
+        raise QDFMError(f"holdout is {options.holdout}; give a share of the episodes, at least 0 and below 1.")
     if resume and out is None:
         raise QDFMError("resume=True goes on with the run in a folder; give the folder as out.")
+    _check_types(config, dataset)
+    held = None
+    if options.holdout:
+        dataset, held = dataset.split(1 - options.holdout)
+        held = config.adapt(held)
     config, dataset, seeds, keys = _begun(config, dataset, seeds)
     algorithm = config.build(dataset.spec)
     data = jax.device_put(dataset.normalised())
+    aside = None if held is None else jax.device_put(replace(held, spec=dataset.spec).normalised())
     folder = None
     if out is not None:
         described = description(config, dataset, seeds, options.chunk, task)
@@ -73,7 +87,13 @@ def train(
     ):
         for objective in dataset.constant_objectives() if dataset.spec.objectives > 1 else ():
             bar.say(f"Objective {objective + 1} never varies in the data, so no policy can follow it; leave it out.")
-        loop = _Loop(config, dataset.spec, data, keys, seeds, folder, options, bar)
+        passes = max((p.steps for p in algorithm.phases if p.imitates), default=0) * config.batch_size / len(dataset)
+        if progress and task is None and held is None and passes > PASSES:
+            bar.say(
+                f"{passes:,.0f} passes over {len(dataset):,} rows: with --holdout 0.1 (in Python: holdout=0.1) you see "
+                "whether so many learn the log by heart."
+            )
+        loop = _Loop(config, dataset.spec, data, keys, seeds, folder, options, bar, aside)
         try:
             state, at = _initial(config, dataset.spec)(keys), Position()
             if folder is not None and resume:
@@ -128,16 +148,22 @@ def _begun(
     """What training begins with, checked: the config with every choice made, the data as it needs them, the seeds and
     their keys."""
     seeds = check_seeds(seeds)
+    _check_types(config, dataset)
+    dataset = config.adapt(dataset)
+    config = config.resolve(dataset.spec)
+    _check_memory(dataset)
+    return config, dataset, seeds, seed_keys(seeds)
+
+
+def _check_types(config: Any, dataset: Any) -> None:
     if isinstance(config, type):
         raise QDFMError(f"The algorithm is the class {config.__name__}; give an instance of it, {config.__name__}().")
     if not isinstance(config, Config):
         raise QDFMError(f"The algorithm is a {type(config).__name__}; give a config, such as qdfm.QDFM().")
     if not isinstance(dataset, Dataset):
         raise QDFMError(f"The data is a {type(dataset).__name__}; give a Dataset, as qdfm.load_dataset gives one.")
-    dataset = config.adapt(dataset)
-    config = config.resolve(dataset.spec)
-    _check_memory(dataset)
-    return config, dataset, seeds, seed_keys(seeds)
+    if len(dataset) == 0:
+        raise QDFMError("The data is empty; give at least one transition.")
 
 
 def seed_keys(seeds: Sequence[int]) -> jax.Array:
@@ -175,6 +201,23 @@ def compiled_phase(config: Config, spec: Spec, index: int) -> tuple[Phase, Any, 
     prepare = phase.prepare and jax.jit(lambda s, d, k: _over_seeds(lambda s, k: phase.prepare(s, d, k))(s, k))  # type: ignore[misc]
     cache = phase.cache and jax.jit(lambda s, d, k: _over_seeds(lambda s, k: phase.cache(s, d, k))(s, k))  # type: ignore[misc]
     return phase, prepare, cache, jax.jit(chunk, static_argnames="length", compiler_options=_scheduling())
+
+
+@lru_cache(maxsize=256)
+def _held_out(config: Config, spec: Spec, index: int) -> Any:
+    """The compiled losses of a phase on other data, over a leading axis of seeds: of steps that are not taken."""
+    phase = config.build(spec).phases[index]
+
+    def losses(state: Any, data: Dataset, cache: Any, keys: jax.Array) -> jax.Array:
+        def one(state: Any, cache: Any, key: jax.Array) -> jax.Array:
+            def loss(key: jax.Array) -> jax.Array:
+                return phase.update(state, data, cache, key)[1]["loss"]
+
+            return jnp.mean(jax.lax.map(loss, jax.random.split(key, HELD_OUT)))
+
+        return _over_seeds(one)(state, cache, keys)
+
+    return jax.jit(losses)
 
 
 @lru_cache(maxsize=1)
@@ -248,10 +291,10 @@ class _Loop:
 
     def __init__(
         self, config: Config, spec: Spec, data: Dataset, keys: jax.Array, seeds: tuple[int, ...],
-        folder: RunFolder | None, options: Options, bar: Progress,
+        folder: RunFolder | None, options: Options, bar: Progress, aside: Dataset | None = None,
     ):  # fmt: skip
         self.config, self.spec, self.data, self.keys, self.seeds = config, spec, data, keys, seeds
-        self.folder, self.options, self.bar = folder, options, bar
+        self.folder, self.options, self.bar, self.aside = folder, options, bar, aside
         self.saved_at = time.monotonic()
         self.last: tuple[Any, Position] | None = None  # the last good state that is not on disk yet
 
@@ -259,15 +302,18 @@ class _Loop:
         """Run one phase from step `done` to its end."""
         phase, prepare, cache, chunk = compiled_phase(self.config, self.spec, index)
         keys = jax.vmap(lambda k: jax.random.fold_in(k, index + 1))(self.keys)
-        # Steps are numbered from 0; these two keys lie above any of them.
-        prepare_keys = jax.vmap(lambda k: jax.random.fold_in(k, 2**31 - 1))(keys)
-        cache_keys = jax.vmap(lambda k: jax.random.fold_in(k, 2**31 - 2))(keys)
+        # Steps are numbered from 0; these keys lie above any of them.
+        prepare_keys, cache_keys, aside_keys = (
+            jax.vmap(lambda k, i=i: jax.random.fold_in(k, 2**31 - i))(keys) for i in (1, 2, 3)
+        )
         if done == 0 and prepare is not None:
             state = prepare(state, self.data, prepare_keys)
         if done >= phase.steps:
             return state
-        self.bar.begin(index, done)
+        self.bar.begin(index, done, cache is not None)
         cached = None if cache is None else cache(state, self.data, cache_keys)
+        aside = None if cache is None or self.aside is None else cache(state, self.aside, cache_keys)
+        told: list[tuple[int, float]] = []  # steps, and the held-out loss by then
         while done < phase.steps:
             raise_interrupt()
             length = min(self.options.chunk, phase.steps - done)
@@ -278,10 +324,26 @@ class _Loop:
             rate = length / (time.perf_counter() - began)
             state, done = state_new, done + length
             means = {name: values.mean(1) for name, values in history.items()}
+            if self.aside is not None:
+                held = _held_out(self.config, self.spec, index)(state, self.aside, aside, aside_keys)
+                means["held_out_loss"] = np.asarray(held)
+                told.append((done, float(held.mean())))
             self.bar.advance(index, done, rate, {name: float(v.mean()) for name, v in means.items()})
             self._record(phase.name, index, done, rate, means, state, done == phase.steps)
         raise_interrupt()
+        if phase.imitates and told:
+            self._judge(phase, told)
         return state
+
+    def _judge(self, phase: Phase, told: list[tuple[int, float]]) -> None:
+        """Say so where other episodes were imitated better some while ago."""
+        (step, least), (last, now) = min(told, key=lambda row: row[1]), told[-1]
+        if step <= EARLY * last and now - least > WORSE * abs(least):
+            self.bar.say(
+                f"In phase {phase.name} the loss on held-out episodes was least after {step:,} of {phase.steps:,} "
+                f"steps ({least:.3g}, in the end {now:.3g}): fewer steps (--{phase.name}-steps {step}) or a smaller "
+                "network may imitate better."
+            )
 
     def _record(
         self, name: str, index: int, done: int, rate: float, means: dict[str, np.ndarray], state: Any, ends: bool

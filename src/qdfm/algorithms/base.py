@@ -53,6 +53,7 @@ class Phase(NamedTuple):
     # that training draws for many steps at once; and (state, drawn) -> (state, metrics)
     draw: Callable[[Dataset, Any, jax.Array], Any] | None = None
     step: Callable[[Any, Any], tuple[Any, Metrics]] | None = None
+    imitates: bool = False  # whether its loss says how well the logged actions are told, also of other episodes
 
 
 def halved(
@@ -62,13 +63,14 @@ def halved(
     step: Callable[[Any, Any], tuple[Any, Metrics]],
     prepare: Callable[[Any, Dataset, jax.Array], Any] | None = None,
     cache: Callable[[Any, Dataset, jax.Array], Any] | None = None,
+    imitates: bool = False,
 ) -> Phase:
     """The phase whose update is `step` on what `draw` gives."""
 
     def update(state: Any, dataset: Dataset, cache: Any, key: jax.Array) -> tuple[Any, Metrics]:
         return step(state, draw(dataset, cache, key))
 
-    return Phase(name, steps, update, prepare, cache, draw, step)
+    return Phase(name, steps, update, prepare, cache, draw, step, imitates)
 
 
 class Algorithm(NamedTuple):
@@ -200,13 +202,14 @@ class Config:
 
     def fit(
         self, dataset: Dataset, seed: int = 0, out: str | Path | None = None, progress: bool = True,
-        resume: bool = False,
+        resume: bool = False, holdout: float = 0.0,
     ) -> Agent:  # fmt: skip
         """Train on a dataset and return the agent; with `out`, the run's folder is kept there, and `resume` goes on
-        with the run in it."""
-        from qdfm.train import train
+        with the run in it. `holdout` is the share of episodes to learn nothing from, whose loss is told beside."""
+        from qdfm.train import Options, train
 
-        return train(self, dataset, seeds=(seed,), out=out, resume=resume, progress=progress)[0]
+        options = Options(holdout=holdout)
+        return train(self, dataset, (seed,), out, resume, progress, options)[0]
 
 
 def check_choice(config: Config, field: str, known: tuple[str, ...]) -> None:

@@ -69,4 +69,4 @@ def clone_phase(
         new, loss = imitate(config, spec, get(state), batch, preference)
         return put(state, new), {"loss": loss}
 
-    return halved("clone", steps, draw, step)
+    return halved("clone", steps, draw, step, imitates=True)

@@ -83,7 +83,7 @@ class Phases:
     def algorithm(self) -> Algorithm:
         config, spec = self.config, self.spec
         network = config.behaviour == "network"
-        warmup = halved("warmup", config.warmup_steps, self.draw_warmup, self.warmup)
+        warmup = halved("warmup", config.warmup_steps, self.draw_warmup, self.warmup, imitates=True)
         critic = halved(
             "critic", config.critic_steps, self.draw, self.critic, None if network else self.freeze,
             self.rows.cache_next,
