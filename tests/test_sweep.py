@@ -172,12 +172,14 @@ def test_the_picture_of_two_objectives(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_panel_for_each_pair_of_objectives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     axes = drawn_axes(monkeypatch)
     draw_front(tmp_path / "front.png", np.eye(4), front=2 * np.eye(4))
+    assert axes[0].get_legend_handles_labels()[1] == ["true front", "reached"]  # nothing that is dominated
     pairs = [(axis.get_xlabel()[-1], axis.get_ylabel()[-1]) for axis in axes]
     assert pairs == [("1", "2"), ("1", "3"), ("1", "4"), ("2", "3"), ("2", "4"), ("3", "4")]
     assert all(axis.lines[0].get_linestyle() == "None" and axis.lines[0].get_marker() == "x" for axis in axes)
 
 
 def test_a_front_in_text():
+    assert text_front(np.eye(2)).splitlines()[-1] == "● reached"
     reached = np.array([[0.0, 2.0], [1.0, 1.0], [0.0, 1.0]])
     lines = text_front(reached, front=np.array([[0.0, 2.0], [2.0, 0.0]]), names=("gold", "time")).splitlines()
     assert lines[0] == "│●"  # (0, 2): reached, over the true front's own mark

@@ -43,7 +43,8 @@ def draw_front(
     for axis, (x, y) in zip(axes.flat, pairs):
         if data is not None:
             axis.scatter(data[:, x], data[:, y], s=8, color="0.75", label="data")
-        axis.scatter(achieved[~kept, x], achieved[~kept, y], s=18, color="tab:blue", label="reached, dominated")
+        if not kept.all():  # else the legend would tell of points that nobody finds
+            axis.scatter(achieved[~kept, x], achieved[~kept, y], s=18, color="tab:blue", label="reached, dominated")
         if front is not None:
             line = front[np.argsort(front[:, x])]
             style = {"drawstyle": "steps-pre"} if len(pairs) == 1 else {"ls": "", "marker": "x", "ms": 4}
@@ -77,5 +78,5 @@ def text_front(achieved: np.ndarray, front: np.ndarray | None = None, names: Seq
         grid[size[1] - 1 - y, x] = mark
     body = "\n".join("│" + "".join(row).rstrip() for row in grid)
     across, up = (f"{name}: {a:.4g} to {a + span:.4g}" for name, a, span in zip(names, low, extent, strict=True))
-    marks = "● reached   ○ reached, dominated" + "   · true front" * bool(len(front))
+    marks = "● reached" + "   ○ reached, dominated" * (not kept.all()) + "   · true front" * bool(len(front))
     return f"{body}\n└{'─' * size[0]}\n{across} →   {up} ↑\n{marks}"

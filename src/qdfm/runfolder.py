@@ -2,8 +2,9 @@
 
 import json
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,16 @@ from typing import Any
 import jax
 
 from qdfm import checkpoint
+from qdfm._version import __version__
 from qdfm.algorithms.base import Config
 from qdfm.data.dataset import Dataset, fingerprint
 from qdfm.errors import QDFMError
 
 SCHEMA = 1
+NOTES = ("task", "source", "columns", "version")  # of a description, which change nothing
+
+# Where the data of a run comes from is known to who read it; training is given the data alone.
+_noted: ContextVar[dict[str, Any] | None] = ContextVar("noted", default=None)
 
 
 @dataclass(frozen=True)
@@ -114,13 +120,25 @@ class RunFolder:
                 (self.path / "config.json").unlink()
 
 
+@contextmanager
+def noted(**notes: Any) -> Iterator[None]:
+    """Runs that begin meanwhile write these notes into their config.json; one that is gone on with keeps its own."""
+    before = _noted.set(notes)
+    try:
+        yield
+    finally:
+        _noted.reset(before)
+
+
 def description(
     config: Config, dataset: Dataset, seeds: tuple[int, ...], chunk: int, task: str | None
 ) -> dict[str, Any]:
     """What config.json says of a run."""
     return {
         "schema": SCHEMA,
+        "version": __version__,
         "task": task,
+        **(_noted.get() or {}),
         "algorithm": config.name,
         "seeds": list(seeds),
         "chunk": chunk,
@@ -145,8 +163,8 @@ def _holds_any(path: Path) -> bool:
 
 
 def _check_same(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    old, new = _flat(before), _flat(now)
-    for name in sorted((old.keys() | new.keys()) - {"task"}):  # a note, which changes nothing
+    old, new = (_flat({k: v for k, v in tree.items() if k not in NOTES}) for tree in (before, now))
+    for name in sorted(old.keys() | new.keys()):
         if old.get(name) != new.get(name):
             raise QDFMError(
                 f"{path} was run with {name}={old.get(name)} but is resumed with {name}={new.get(name)}; "

@@ -71,9 +71,17 @@ def test_inspecting_continuous_data(hopper, capsys):
 def test_training_on_a_task_and_on_its_set(hopper, capsys):
     words = [*CLONE, "--bins", "5", "--transitions", "600", "--episodes", "2"]
     assert main(["train", "hopper-medium", *words]) == 0
-    saved, _, played = capsys.readouterr().out.splitlines()
+    told, saved, played, *compared = capsys.readouterr().out.splitlines()
+    assert told.startswith("The data: 600 transitions, mean return [")
     assert saved == "Saved 1 agent(s) in runs/hopper-medium-bc."
     shown = json.loads(played)
+    cells = {line.split("│")[1].strip(): line.split("│")[2:4] for line in compared if line.startswith("│")}
+    data = qdfm.load_dataset("hopper-medium", transitions=600).returns().mean()
+    for row, mean in (("the data", data), ("drawn actions", shown["return_mean"][0])):
+        assert [float(cell) for cell in cells[row]] == [
+            pytest.approx(mean, rel=1e-3), pytest.approx(float(normalised("hopper-medium", mean)), abs=0.06)
+        ]  # fmt: skip
+    assert "most likely actions" in cells
     assert shown["score_mean"] == pytest.approx(float(normalised("hopper-medium", shown["return_mean"][0])))
     file = "runs/hopper-medium-bc/agent-0.safetensors"
     assert qdfm.load(file).spec.choices == (5, 5, 5)
@@ -88,7 +96,8 @@ def test_training_on_a_task_and_on_its_set(hopper, capsys):
     assert json.loads(capsys.readouterr().out)["env"] == "Hopper-v5"  # which the set names
 
 
-def test_a_quick_run_takes_the_set_that_is_there_or_fewer_transitions(hopper, monkeypatch, tmp_path, capsys):
+def test_a_quick_run_takes_at_most_100_000_transitions(hopper, monkeypatch, tmp_path, capsys):
+    """The first of a set, however long that is, or newly collected where there is none."""
     asked = []
 
     def noted(name: str, **options: object) -> qdfm.Dataset:
@@ -97,6 +106,9 @@ def test_a_quick_run_takes_the_set_that_is_there_or_fewer_transitions(hopper, mo
 
     monkeypatch.setattr("qdfm.cli.common.load_dataset", noted)
     refusal(capsys, "train", "hopper-medium", "--quick")
+    with monkeypatch.context() as long:
+        long.setattr("qdfm.data.builtin.local_set", lambda name: {"total_steps": 1_000_000})
+        refusal(capsys, "train", "hopper-medium", "--quick")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     refusal(capsys, "train", "hopper-medium", "--quick")
     refusal(capsys, "train", "hopper-medium", "--quick", "--transitions", "7")
@@ -104,7 +116,7 @@ def test_a_quick_run_takes_the_set_that_is_there_or_fewer_transitions(hopper, mo
     refusal(capsys, "train", "multigoal-2", "--quick")
     refusal(capsys, "train", "mo-hopper-expert", "--quick")
     refusal(capsys, "train", "mo-hopper-expert")
-    assert asked == [None, QUICK_TRANSITIONS, 7, None, None, QUICK_TRANSITIONS, None]
+    assert asked == [1500, QUICK_TRANSITIONS, QUICK_TRANSITIONS, 7, None, None, QUICK_TRANSITIONS, None]
 
 
 def test_mo_hopper(capsys):

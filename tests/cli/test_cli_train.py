@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command_line import CLONE, TINY, again, refusal, table
+from command_line import CLONE, TINY, again, png_size, refusal, table
 
 import qdfm
 from qdfm.cli import main, train
 from qdfm.envs.multigoal import MultiGoal
-from qdfm.errors import Diverged
+from qdfm.errors import Diverged, QDFMError
 
 
 def test_options_follow_the_algorithm(capsys):
@@ -33,7 +33,9 @@ def test_options_follow_the_algorithm(capsys):
 
 def test_what_a_run_leaves_behind(run):
     agents = {"agent-0.safetensors", "agent-1.safetensors"}
-    assert {f.name for f in run.iterdir()} == {"config.json", "metrics.jsonl", "state.safetensors", *agents}
+    files = {"config.json", "metrics.jsonl", "curves.png", "state.safetensors", *agents}
+    assert {f.name for f in run.iterdir()} == files
+    assert min(png_size(run / "curves.png")) > 100
     config = json.loads((run / "config.json").read_text())
     assert config["schema"] == 1
     assert config["algorithm"] == "qdfm"
@@ -41,6 +43,7 @@ def test_what_a_run_leaves_behind(run):
     assert config["config"]["hidden"] == [16]
     assert config["config"]["batch_size"] == 8
     assert config["spec"]["observation_shape"] == [22]
+    assert (config["source"], config["version"], "columns" in config) == ("multigoal-4", qdfm.__version__, False)
 
 
 def test_metrics_have_a_line_per_chunk_and_seed(run):
@@ -70,15 +73,81 @@ def test_resuming_a_finished_run_changes_nothing(run, capsys):
 def test_training_on_a_file_and_playing_at_the_end(capsys):
     assert main(["train", "multigoal-4", *CLONE, "--episodes", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "Saved 1 agent(s) in runs/multigoal-4-bc." and lines[1].startswith("The data: ")
+    assert lines[0].startswith("The data: ") and lines[1] == "Saved 1 agent(s) in runs/multigoal-4-bc."
     assert json.loads(lines[2])["episodes"] == 3
     rows = [f"{i},{i % 3},{i % 2},{int(i == 5)}" for i in range(6)]
     log = table("my log.csv", "obs,action,reward,terminated", *rows)
     assert main(["train", log, *CLONE]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "Saved 1 agent(s) in runs/my log-bc."
-    assert lines[1:] == ["The data: 6 transitions, mean return [3.0]."]  # 0 + 1 + 0 + 1 + 0 + 1
+    assert lines[0] == "The data: 6 transitions, mean return [3.0]."  # 0 + 1 + 0 + 1 + 0 + 1
+    assert lines[1:] == ["Saved 1 agent(s) in runs/my log-bc."]
     assert qdfm.load("runs/my log-bc/agent-0.safetensors").spec.normalisation.observation_mean == (2.5,)
+
+
+def test_the_data_is_told_of_before_training(monkeypatch, capsys):
+    def begun(*_: Any, **__: Any) -> None:
+        assert capsys.readouterr().out.startswith("The data: ")
+        raise QDFMError("Enough.")
+
+    monkeypatch.setattr("qdfm.cli.train.train", begun)
+    assert refusal(capsys, "train", "multigoal-4", *CLONE) == "qdfm: Enough.\n"
+
+
+def test_the_end_compares_the_agents_with_the_data(monkeypatch, capsys):
+    """Means over seeds; the columns are what there is of returns, scores and victories."""
+    told = {(0, False): 10.0, (1, False): 20.0, (0, True): 2000.0, (1, True): 4000.0}
+
+    def played(agent: Any, env: str, episodes: int, seed: int, greedy: bool, progress: bool) -> qdfm.Evaluation:
+        returns = np.full((episodes, 1), told[seed, greedy])
+        won = np.array([greedy] * episodes) if env == "multigoal-2" else None
+        return qdfm.Evaluation(returns, np.ones(episodes), np.ones(episodes), won=won)
+
+    monkeypatch.setattr(sys.modules["qdfm.evaluate"], "evaluate", played)
+    rows = {}
+    for task in ("multigoal-4", "multigoal-2"):
+        assert main(["train", task, *CLONE, "--seeds", "2", "--episodes", "3"]) == 0
+        out = capsys.readouterr().out
+        assert [json.loads(line)["return_mean"] for line in out.splitlines() if line[0] == "{"] == [[10.0], [20.0]]
+        assert "mean of 2 seeds" in out
+        rows[task] = [[cell.strip() for cell in line[1:-1].split("│")] for line in out.splitlines() if "│" in line]
+        assert ("win rate" in out, "score" in out) == (task == "multigoal-2", False)
+    mean = f"{qdfm.load_dataset('multigoal-4').returns().mean():.4g}"
+    assert rows["multigoal-4"] == [["the data", mean], ["drawn actions", "15"], ["most likely actions", "3000.0"]]
+    assert [row[2] for row in rows["multigoal-2"]] == ["–", "0.000", "1.000"]
+
+
+def test_a_run_on_a_table_says_which(capsys):
+    log = table("log.csv", "obs,did,reward,terminated,ward", *(f"{i},{i % 2},1,1,a" for i in range(4)))
+    assert main(["train", log, *CLONE, "--columns.action", "did", "--out", "run"]) == 0
+    described = json.loads(Path("run/config.json").read_text())
+    assert (described["source"], described["task"]) == ("log.csv", None)
+    columns = {"observation": ["obs"], "action": ["did"], "reward": ["reward"], "terminated": ["terminated"]}
+    assert described["columns"] == columns
+    Path(log).rename("moved.csv")  # the same rows from elsewhere, so that nothing is mixed up
+    assert main(["train", "moved.csv", *CLONE, "--columns.action", "did", "--out", "run", "--resume"]) == 0
+    table("log.csv", "obs,did,reward,terminated", *(f"{i},{i % 2},2,1" for i in range(4)))
+    words = ["train", "log.csv", *CLONE, "--columns.action", "did", "--out", "run", "--resume"]
+    assert "was run with data=" in refused_at_last(capsys, *words)
+
+
+def test_curves_have_a_panel_for_each_phase_and_a_line_for_each_seed(monkeypatch):
+    from matplotlib.figure import Figure
+
+    axes: list[Any] = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: axes.extend(self.axes))
+    train.draw_curves(Path())  # nothing to draw
+    assert not list(Path().iterdir())
+    rows = [
+        {"phase": phase, "step": step, "seed": seed, "loss": step + seed} | ({"held_out_loss": 9} if held else {})
+        for phase, held in (("warmup", True), ("critic", False)) for step in (1, 2) for seed in (0, 1)
+    ]  # fmt: skip
+    Path("metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    train.draw_curves(Path())
+    assert [axis.get_title() for axis in axes] == ["warmup", "critic"]
+    shown = [{line.get_label(): line.get_xydata().tolist() for line in axis.lines} for axis in axes]
+    losses = {f"loss, seed {seed}": [[1, 1 + seed], [2, 2 + seed]] for seed in (0, 1)}
+    assert shown[0] == losses | {f"held out loss, seed {seed}": [[1, 9], [2, 9]] for seed in (0, 1)}
+    assert shown[1] == losses
 
 
 def test_quick_takes_a_tenth_of_the_default_steps_but_not_of_given_ones():
@@ -142,13 +211,36 @@ def test_ctrl_c_ends_a_run_with_one_sentence(sign, says):
         (["--episodes", "-1"], "--episodes is -1; give at least 0."),
         (["--learning-rate", "-1"], "learning_rate is -1.0; it must be more than 0."),
         (["--hidden", "16", "0"], "hidden is (16, 0); it must be at least 1."),
-        (["--renew-every", "0"], "renew_every is 0; it must be at least 1."),
-        (["--chunk", "0"], "chunk is 0; give at least 1."),
+        (["--endpoints", "model", "--renew-every", "0"], "renew_every is 0; it must be at least 1."),
+        (["--beta", "-1"], "qdfm: beta is -1.0; it must be at least 0."),  # the name once, though it is QDFM's too
+        (
+            ["--clone-steps", "20000"],
+            "--clone-steps does not concern qdfm unless behaviour is network; leave it out, or give --algo bc or "
+            "--behaviour network.",
+        ),
+        (["--energy_steps=5"], "unless guidance is energy; leave it out, or give --guidance energy."),
+        (["--renew-every", "5"], "unless endpoints is model; leave it out, or give --endpoints model."),
     ],
 )
 def test_settings_that_make_no_sense(words, says, capsys):
-    assert says in refusal(capsys, "train", "multigoal-4", *TINY, "--out", "x", *words)
+    said = refusal(capsys, "train", "multigoal-4", *TINY, "--out", "x", *words)
+    assert says in said
+    assert "qdfm: qdfm" not in said
     assert not Path("x").exists()
+
+
+def test_options_of_the_preset_and_of_a_quick_run_are_not_idle(monkeypatch, capsys):
+    """They have been given only if they are among the words."""
+    monkeypatch.setattr("qdfm.cli.train._run_training", lambda args, config: print(config.clone_steps))
+    for words, steps in (
+        (["--quick"], 2_000),
+        (["--paper"], 1_000_000),
+        (["--paper", "--clone-steps", "7", "--renew-every", "3"], 7),
+        (["--behaviour", "network", "--clone-steps", "7"], 7),
+        (["--algo", "bc", "--clone-steps", "7"], 7),
+    ):
+        assert main(["train", "multigoal-4", *words]) == 0
+        assert capsys.readouterr().out == f"{steps}\n"
 
 
 def test_an_environment_is_no_data(capsys):
@@ -164,28 +256,38 @@ def test_a_minari_set_is_played_in_the_environment_that_it_names(named, place, m
     assert train._place("some/set-v0") == place
 
 
+def refused_at_last(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
+    """The sentence of a refusal by what trains, when the data has been told of."""
+    capsys.readouterr()
+    assert main([str(word) for word in words]) == 2
+    out, err = capsys.readouterr()
+    assert out.startswith("The data: ") and out.count("\n") == err.count("\n") == 1
+    return err
+
+
 def test_a_folder_that_cannot_be_made(capsys):
     Path("file").touch()
-    said = refusal(capsys, "train", "multigoal-4", *CLONE, "--out", "file/run")
+    said = refused_at_last(capsys, "train", "multigoal-4", *CLONE, "--out", "file/run")
     assert "Cannot create file/run (Not a directory)" in said
+    assert "chunk is 0; give at least 1." in refused_at_last(capsys, "train", "multigoal-4", *CLONE, "--chunk", "0")
 
 
 def test_a_folder_that_holds_a_run(run, capsys):
     before = {f.name: f.read_bytes() for f in run.iterdir()}
-    assert "already holds a run; go on with --resume" in refusal(capsys, *again(run))
-    said = refusal(capsys, *again(run, "--resume", "--beta", "3"))
+    assert "already holds a run; go on with --resume" in refused_at_last(capsys, *again(run))
+    said = refused_at_last(capsys, *again(run, "--resume", "--beta", "3"))
     assert "config.beta=10.0 but is resumed with config.beta=3.0" in said
-    assert "chunk=1 but is resumed with chunk=7" in refusal(capsys, *again(run, "--resume", "--chunk", "7"))
-    said = refusal(capsys, *again(run, "--resume", "--seeds", "1"))
+    assert "chunk=1 but is resumed with chunk=7" in refused_at_last(capsys, *again(run, "--resume", "--chunk", "7"))
+    said = refused_at_last(capsys, *again(run, "--resume", "--seeds", "1"))
     assert "seeds=[0, 1] but is resumed with seeds=[0]" in said
     other = again(run, "--resume")
     other[1] = "multigoal-5"
-    assert "data=" in refusal(capsys, *other)
+    assert "data=" in refused_at_last(capsys, *other)
     assert {f.name: f.read_bytes() for f in run.iterdir()} == before
 
 
 def test_a_folder_of_something_else_is_not_resumed(capsys):
     Path("mine").mkdir()
     Path("mine/letter.txt").touch()
-    said = refusal(capsys, "train", "multigoal-4", *CLONE, "--out", "mine", "--resume")
+    said = refused_at_last(capsys, "train", "multigoal-4", *CLONE, "--out", "mine", "--resume")
     assert "holds no run to resume" in said

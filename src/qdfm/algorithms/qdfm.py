@@ -8,7 +8,7 @@ without sampling bias), and the collapsed objective.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from qdfm.algorithms.apart import apart
 from qdfm.algorithms.base import Algorithm, check_choice, check_noise
@@ -104,6 +104,13 @@ class QDFM(GuidedConfig):
 
     name = "qdfm"
     about = "Q-weighted discrete flow matching"
+    only_with: ClassVar[dict[str, tuple[str, str]]] = {
+        "clone_steps": ("behaviour", "network"),
+        "energy_steps": ("guidance", "energy"),
+        "renew_every": ("endpoints", "model"),
+    }
+    """Fields that have an effect only where another has this value; the command line refuses them elsewhere. In Python
+    they may stand idle, so that variants of one method can share their settings."""
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:

@@ -21,7 +21,10 @@ FLAT = arg(name="")  # options of a nested dataclass without its name before the
 
 def parse(name: str, command: Callable[..., None], words: Sequence[str]) -> None:
     """Call the command with the words as its options; its docstring is the help."""
-    tyro.cli(command, args=words, prog=f"qdfm {name}", description=command.__doc__)
+    try:
+        tyro.cli(command, args=words, prog=f"qdfm {name}", description=command.__doc__)
+    except QDFMError as error:  # of a setting of QDFM it begins with the name that the command line puts before each
+        raise QDFMError(str(error).removeprefix("qdfm: ")) from None
 
 
 def described(task: str, data: Dataset) -> tuple[str, dict[str, float]]:

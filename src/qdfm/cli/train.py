@@ -1,24 +1,33 @@
 """qdfm train."""
 
 import dataclasses
+import io
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+from rich.console import Console
+from rich.table import Table
 from tyro.conf import Positional, arg
 
 from qdfm.algorithms import ALGORITHMS
 from qdfm.algorithms.base import Config
+from qdfm.checkpoint import write_file
 from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
 from qdfm.data.builtin import GENERATORS
+from qdfm.data.dataset import Dataset
 from qdfm.data.minari import environment_of
-from qdfm.data.sources import is_file
+from qdfm.data.sources import is_file, table_columns
 from qdfm.errors import Interrupted, QDFMError, unknown
+from qdfm.runfolder import noted
 from qdfm.train import Options, train
 
 QUICK_SHARE = 0.1
+UNUSED = "not used"  # what table_columns calls columns that are no field
+DPI = 120
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,14 +44,15 @@ class TrainArguments:
     out: Path | None = None
     """The run's folder (default: runs/TASK-ALGO)."""
     quick: bool = False
-    """A tenth of the default gradient steps, and 100,000 transitions of a MuJoCo task that was not made yet or of
-    MO-Hopper, for a first look."""
+    """A tenth of the default gradient steps, and at most 100,000 transitions of a MuJoCo task or of MO-Hopper, for a
+    first look."""
     paper: bool = False
     """Start from the preset of the paper, where the algorithm has one."""
     resume: bool = False
     """Go on with the run in the folder."""
     episodes: int = 100
-    """Episodes to play at the end, where the task has an environment; 0: none."""
+    """Episodes to play at the end, where the task has an environment, with drawn and with the most likely actions; 0:
+    none."""
     data: Annotated[DataArguments, FLAT] = dataclasses.field(default_factory=DataArguments)
     normalise: bool = True
     """Standardise the observations of a log file, a Minari set, or a MuJoCo, MO-Hopper or SMAX task."""
@@ -61,6 +71,7 @@ def run(words: Sequence[str]) -> None:
         default = default.scaled(QUICK_SHARE)
 
     def command(args: Annotated[TrainArguments, FLAT], config: Annotated[Config, FLAT]) -> None:
+        _refuse_idle(config, words)
         _run_training(args, config)
 
     command.__annotations__["config"] = Annotated[config_type, FLAT]
@@ -86,24 +97,107 @@ def _run_training(args: TrainArguments, config: Config) -> None:
     data = _few(args).load(args.task, args.normalise)
     out = args.out or Path("runs") / f"{Path(args.task).stem if logged else file_name(args.task)}-{config.name}"
     place = None if logged else _place(args.task)
-    agents = train(config, data, range(args.seeds), out, args.resume, options=args.run, task=place)
+    text, known = described(args.task, data)
+    config.resolve(config.adapt(data).spec)  # a mistake is told before anything else
+    print(f"The data: {text}.", flush=True)
+    columns = {field: names for field, names in table_columns(args.task, args.data.columns).items() if field != UNUSED}
+    with noted(source=args.task, **({"columns": columns} if columns else {})):
+        agents = train(config, data, range(args.seeds), out, args.resume, options=args.run, task=place)
     print(f"Saved {len(agents)} agent(s) in {out}.")
-    print(f"The data: {described(args.task, data)[0]}.")
+    draw_curves(out)
     if place is not None and args.episodes > 0:
         if data.spec.objectives > 1 and config.preference is None:
             print("The agents follow a preference; play with qdfm evaluate --preference or qdfm pareto.")
             return
         try:
+            ways: dict[str, list[dict[str, Any]]] = {"drawn actions": [], "most likely actions": []}
             for seed, agent in enumerate(agents):
-                done = evaluate(agent, place, args.episodes, seed=seed, progress=True)
-                print(json.dumps({"seed": seed, **done.summary()}))
+                for greedy, summaries in enumerate(ways.values()):
+                    done = evaluate(agent, place, args.episodes, seed=seed, greedy=bool(greedy), progress=True)
+                    summaries.append(done.summary())
+                    if not greedy:
+                        print(json.dumps({"seed": seed, **summaries[-1]}), flush=True)
+            Console().print(_compared(args.seeds, {"the data": [_as_played(place, data, known)], **ways}))
         except KeyboardInterrupt:
             print(f"Interrupted; the agents are saved in {out}.", file=sys.stderr)
             raise Interrupted from None
 
 
+def _refuse_idle(config: Config, words: Sequence[str]) -> None:
+    """Refuse options that were given but have no effect with this config: often another algorithm was meant."""
+    given = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in words if word.startswith("--")}
+    needs: dict[str, tuple[str, str]] = getattr(config, "only_with", {})
+    for field, (switch, value) in needs.items():
+        if field not in given or getattr(config, switch) == value:
+            continue
+        others = [name for name, other in ALGORITHMS.items() if hasattr(other, field) and name != config.name]
+        meant = f"--algo {others[0]} or " if others else ""
+        raise QDFMError(
+            f"--{field.replace('_', '-')} does not concern {config.name} unless {switch} is {value}; leave it out, or "
+            f"give {meant}--{switch} {value}."
+        )
+
+
+def _as_played(place: str, data: Dataset, known: dict[str, float]) -> dict[str, Any]:
+    """What an evaluation would say of the data: their return and, where there are such, their score and win rate."""
+    from qdfm.tasks import PLACES
+
+    returns, score = data.returns(), PLACES[place].score if place in PLACES else None
+    scored = {} if score is None else {"score_mean": float(score(returns[:, 0]).mean())}
+    return {"return_mean": returns.mean(0), **scored, **{k: v for k, v in known.items() if k == "win_rate"}}
+
+
+def _compared(seeds: int, rows: dict[str, list[dict[str, Any]]]) -> Table:
+    """The data beside the agents: means over the summaries of each row, one for each seed."""
+    table = Table(f"mean of {seeds} seeds" if seeds > 1 else "")
+    columns = {"return": ("return_mean", ""), "score": ("score_mean", ".1f"), "win rate": ("win_rate", ".3f")}
+    shown = {title: how for title, how in columns.items() if any(how[0] in every[0] for every in rows.values())}
+    for title in shown:
+        table.add_column(title, justify="right")
+    for name, every in rows.items():
+        table.add_row(name, *(_mean([one[key] for one in every if key in one], form) for key, form in shown.values()))
+    return table
+
+
+def _mean(values: list[Any], form: str) -> str:
+    """Over seeds, of one number or one per objective: without a form four digits, and tenths of thousands."""
+    if not values:
+        return "–"
+    means = np.atleast_1d(np.mean(values, 0))
+    return ", ".join(format(v, form or (".1f" if abs(v) >= 1000 else ".4g")) for v in means)
+
+
+def draw_curves(folder: Path) -> None:
+    """Write curves.png into a run's folder: the losses of all seeds by step, a panel for each phase, and beside them
+    those on rows that were held out, where there are such. A run without metrics gets none."""
+    from matplotlib.figure import Figure
+
+    log = folder / "metrics.jsonl"
+    rows = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    phases = list(dict.fromkeys(row["phase"] for row in rows))
+    seeds = sorted({row["seed"] for row in rows})
+    if not rows:
+        return
+    figure = Figure((4.4 * len(phases), 3.6), layout="constrained")  # without pyplot, whose backend is the user's
+    for axis, phase in zip(figure.subplots(1, len(phases), squeeze=False).flat, phases, strict=True):
+        for i, seed in enumerate(seeds):
+            own = [row for row in rows if (row["phase"], row["seed"]) == (phase, seed)]
+            for name, style in (("loss", "-"), ("held_out_loss", "--")):
+                points = [(row["step"], row[name]) for row in own if name in row]
+                if points:
+                    label = f"{name.replace('_', ' ')}, seed {seed}"
+                    axis.plot(*zip(*points), style, color=f"C{i}", lw=1.2, label=label)
+        axis.set_title(phase, fontsize=10)
+        axis.set_xlabel("step")
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=DPI)
+    write_file(folder / "curves.png", content.getvalue())
+
+
 def _few(args: TrainArguments) -> DataArguments:
-    """The options of the data, with fewer transitions where a quick run would have to make all of them first."""
+    """The options of the data, with fewer transitions where a quick run takes no more."""
     generator = GENERATORS.get(args.task)
     if not args.quick or args.data.transitions is not None or generator is None or generator.quick is None:
         return args.data

@@ -12,7 +12,7 @@ from qdfm.envs.mujoco import MO_HOPPER
 from qdfm.tasks import BATTLES, MO_TASKS, TASKS
 
 DEFAULT_BINS = 41  # per dimension of the built-in MuJoCo tasks
-QUICK_TRANSITIONS = 100_000  # of robots, where a quick run has to collect them
+QUICK_TRANSITIONS = 100_000  # of robots, at most
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,9 @@ def _mujoco(
     return load_mujoco(task, actions, transitions, seed, normalise)
 
 
-def _quick_mujoco(task: str) -> int | None:
-    return QUICK_TRANSITIONS if local_set(TASKS[task].minari) is None else None
+def _quick_mujoco(task: str) -> int:
+    present = local_set(TASKS[task].minari)
+    return QUICK_TRANSITIONS if present is None else min(QUICK_TRANSITIONS, int(present["total_steps"]))
 
 
 def _keep_mujoco(task: str, transitions: int | None, seed: int, replace: bool) -> str:
