@@ -60,6 +60,25 @@ def test_data_inspect_tells_what_is_not_used(capsys):
     assert re.search(r"^episodes +2 *$", capsys.readouterr().out, re.MULTILINE)
 
 
+def test_data_inspect_tells_what_reading_did(capsys, recwarn):
+    """Three episodes of steps 0, 1, 2, 3, 5 that do not end, whose second column never changes."""
+    rows = [f"{e},{t},{e + t},7,{t % 3},{t},0" for e in range(3) for t in (0, 1, 2, 3, 5)]
+    log = table("log.csv", "episode,step,x_age,x_ward,action,reward,terminated", *rows)
+    assert main(["data", "inspect", log, "--columns.observation", "x", "--bins", "2"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for part in (
+        "3 last rows of episodes were left out of log.csv",
+        "⚠ step jumps 3 times within episodes, first from 3 to 5 in row 4,",
+        "⚠ The actions are whole numbers, 3 different ones, of which bins left 2;",
+        "⚠ Constant observation features: x_ward;",
+    ):
+        assert part in said
+    assert not recwarn  # all was said once
+    done = table("done.csv", HEAD, *[f"{i % 7},{i % 2},{(i * i) % 5},1" for i in range(8)])
+    assert main(["data", "inspect", done]) == 0
+    assert capsys.readouterr().out.count("⚠") == 1  # few transitions
+
+
 def test_a_table_that_does_not_say_where_episodes_end(capsys):
     log = table("log.csv", "obs,action,reward,patient", "0.5,0,1,a", "1.5,1,2,a", "1.5,1,2,b")
     for command in (["data", "inspect"], ["train"]):

@@ -1,6 +1,7 @@
 """Continuous actions as tokens: bins and codebooks by hand, and agents that take and return the original actions."""
 
 import json
+import warnings
 from pathlib import Path
 
 import gymnasium
@@ -9,6 +10,7 @@ import pytest
 
 import qdfm
 from qdfm.data.actions import Bins, Codebook, from_json, quantisation_error, to_json
+from qdfm.data.checks import DataWarning
 from qdfm.errors import QDFMError
 
 RNG = np.random.default_rng(0)
@@ -143,3 +145,39 @@ def test_an_agent_takes_and_returns_the_original_actions(swings, kind, tmp_path:
 def test_continuous_actions_without_a_way_to_discretise_are_refused(swings):
     with pytest.raises(QDFMError, match=r"actions=qdfm.Bins.fit\(action, 21\)"):
         qdfm.Dataset.from_arrays(**swings)
+
+
+@pytest.mark.parametrize(
+    ("raw", "space", "told"),
+    [
+        (
+            [0, 1, 2, 3, 4, 5],
+            Bins(((0.0, 1.25, 2.5, 3.75, 5.0),)),
+            "6 different ones, of which bins left 5;",
+        ),  # 2 and 3
+        ([0, 1, 100], Bins(((0.0, 50.0, 100.0),)), "3 different ones, of which bins left 2;"),  # 0 and 1
+        ([3, 4, 9], Codebook(((3.5,), (9.0,))), "3 different ones, of which codebook left 2;"),
+        ([0, 1, 2, 3, 4, 5], Bins((tuple(range(6)),)), None),
+        ([0, 0.5, 2], Bins(((0.0, 2.0),)), None),  # no choices
+        (list(range(100)), Bins(((0.0, 99.0),)), None),  # more than most have
+    ],
+)
+def test_choices_that_become_one_are_told(raw, space, told):
+    action = np.tile(np.array(raw, float)[:, None], (3, 1))
+    row = np.arange(len(action))
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        qdfm.Dataset.from_arrays(row, action, row, row, np.ones(len(row)), actions=space)
+    assert [w.category for w in given] == [DataWarning] * (told is not None)
+    if told:
+        assert told in str(given[0].message)
+        assert str(given[0].message).endswith("and number them from 0.")
+
+
+def test_parts_that_become_one_are_told():
+    """Two parts of three choices each; two bins leave 0 and 2 of the first, of which 1 becomes one."""
+    pairs = np.array([[a, b] for a in range(3) for b in range(3)])
+    with pytest.warns(DataWarning, match="9 different ones, of which bins left 6;"):
+        qdfm.Dataset.from_arrays(
+            pairs, pairs, pairs[:, 0], pairs, np.ones(9), actions=Bins(((0.0, 2.0), (0.0, 1.0, 2.0)))
+        )

@@ -713,3 +713,52 @@ def test_value_scale_is_the_mean_size_of_returns_from_every_row():
     assert data.value_scale(0.0) == pytest.approx(np.abs(reward).mean(0).max(), rel=1e-6)
     nothing = Dataset.from_arrays(np.zeros((3, 1)), [0, 1, 0], np.zeros(3), np.zeros((3, 1)), [0, 0, 1])
     assert nothing.value_scale(0.9) == 1
+
+
+def test_split_by_whole_episodes() -> None:
+    """Ten episodes of 1 to 10 rows, whose rewards say what row they are."""
+    episode = np.repeat(np.arange(10), np.arange(1, 11))
+    row = np.arange(55)
+    data = Dataset.from_arrays(
+        row**2.0, row % 3, row, row, np.r_[np.diff(episode) > 0, True], episode=episode, num_actions=3
+    ).with_normalisation(reward=True)
+    one, other = data.split(0.7, seed=3)
+    rows = [set(part.reward[:, 0].astype(int).tolist()) for part in (one, other)]
+    assert rows[0] | rows[1] == set(range(55))
+    assert not rows[0] & rows[1]
+    assert [len(set(part.episode.tolist())) for part in (one, other)] == [7, 3]
+    assert not set(one.episode.tolist()) & set(other.episode.tolist())
+    for part in (one, other):
+        assert (np.diff(part.reward[:, 0]) > 0).all()  # in the order that they had
+        assert same(part, replace(data[part.reward[:, 0].astype(int)], spec=one.spec))
+    norm = other.spec.normalisation
+    seen = one.observation[:, 0].astype(float)
+    np.testing.assert_allclose((norm.observation_mean[0], norm.observation_std[0]), (seen.mean(), seen.std()))
+    np.testing.assert_allclose(norm.reward_scale[0], np.std(one.reward.astype(float)))
+    assert same(one, data.split(0.7, seed=3)[0])
+    drawn = {tuple(np.unique(data.split(0.7, seed=seed)[0].episode).tolist()) for seed in range(20)}
+    assert len(drawn) > 10  # of 120
+    assert {e for episodes in drawn for e in episodes} == set(range(10))
+
+
+def test_split_keeps_what_was_not_fitted() -> None:
+    raw = Dataset.from_arrays(**arrays(40, normalise=False))
+    assert [part.spec for part in raw.split()] == [raw.spec, raw.spec]
+    longer = replace(raw, preference=None, mask=None, next_mask=None).with_accumulated(0.9)
+    assert [part.spec for part in longer.split()] == [longer.spec, longer.spec]
+
+
+@pytest.mark.parametrize("share", [0, 1, 0.1, 0.9, -1, 2, float("nan")])
+def test_a_split_that_leaves_a_part_empty(share: float) -> None:
+    data = Dataset.from_arrays(**arrays())  # of three episodes
+    for of, count in ((data, 3), (data[:4], 1), (data[:0], 0)):
+        with pytest.raises(
+            QDFMError, match=rf"^A share of {share} of {count} episode\(s\) leaves one part empty; give"
+        ):
+            of.split(share)
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    Dataset.from_arrays(**arrays())[:0].save(tmp_path / "empty.npz")
+    with pytest.raises(QDFMError, match="The data is empty; give at least one transition"):
+        Dataset.load(tmp_path / "empty.npz")

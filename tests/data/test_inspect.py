@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 from rich.console import Console
 
 from qdfm.data import inspect as module
-from qdfm.data.actions import Bins
+from qdfm.data.actions import Bins, Codebook
 from qdfm.data.dataset import Dataset
 from qdfm.data.inspect import action_warnings, inspect, render
+from qdfm.errors import QDFMError
 
 
 def healthy(n: int = 1200, **changes: Any) -> Dataset:
@@ -162,6 +164,58 @@ def test_a_team_and_its_state() -> None:
     assert "global state" not in shown(healthy())
     seen = seen * [1, 1, 0]
     warned(healthy(**changes | {"observation": seen}), "Constant observation features: 2;")
+
+
+def test_features_by_the_names_of_their_columns() -> None:
+    data = healthy(observation=np.random.default_rng(0).normal(size=(1200, 3)) * [1, 0, 1])
+    named = inspect(data, {"observation": ["age", "ward", "pulse"], "action": ["dose"]}).warnings
+    assert named == ("Constant observation features: ward; leave them out.",)
+    for columns in ({"observation": ["lists"]}, {}, None):
+        assert inspect(data, columns).warnings == ("Constant observation features: 1; leave them out.",)
+
+
+def test_features_that_tell_the_reward() -> None:
+    """r = 1 / sqrt(1 + s²) for a reward with noise of deviation s: .995 for .1 and .93 for .4."""
+    rng = np.random.default_rng(0)
+    reward, noise, seen = rng.normal(size=(1200, 2)), rng.normal(size=1200), rng.normal(size=(1200, 4))
+    seen[:, 1], seen[:, 2] = 7 - 3 * (reward[:, 1] + 0.1 * noise), reward[:, 0] + 0.4 * noise
+    data = healthy(observation=seen, next_observation=seen, reward=reward)
+    warned(data, "Observation features that tell the reward of their row: 1; leave them out if they are not known")
+    assert ": late;" in inspect(data, {"observation": ["a", "late", "b", "c"]}).warnings[0]
+    assert not any("tell the reward" in w for w in inspect(data[:20]).warnings)  # too few to say
+    both = rng.normal(size=(1200, 2))
+    both[:, 0] = 1
+    seen[:, 1], seen[:, 2] = both[:, 1], 5
+    told = inspect(healthy(observation=seen, next_observation=seen, reward=both)).warnings  # neither divides by 0
+    assert [w.split(";")[0] for w in told] == [
+        "Constant observation features: 2",
+        "Observation features that tell the reward of their row: 1",
+        "Constant reward in objectives: 1",
+    ]
+
+
+def test_nothing_to_inspect() -> None:
+    with pytest.raises(QDFMError, match="The data is empty; give at least one transition"):
+        inspect(healthy()[:0])
+
+
+def bars(text: str) -> list[tuple[str, str]]:
+    """Name and share of each bar."""
+    return re.findall(r"^(\S.*?) +(\d+\.\d%) ", text, re.MULTILINE)
+
+
+def test_quantities_are_shown_by_value() -> None:
+    force = np.repeat([-1.0, 0.2, 1.0], [300, 840, 60])[:, None]
+    data = healthy(action=force, actions=Bins(((-1.0, 0.2, 1.0),)))
+    assert bars(shown(data)) == [("-1", "25.0%"), ("0.2", "70.0%"), ("1", "5.0%")]
+    assert inspect(data).actions == (((-1.0,), (0.2,), (1.0,)),)
+    many = np.tile(np.arange(40) / 4, 30)[:, None]  # two neighbours make a row of 5 %
+    text = shown(healthy(action=many, actions=Bins((tuple(np.arange(40) / 4),))))
+    assert bars(text) == [(f"{k / 2:.3g} to {k / 2 + 0.25:.3g}", "5.0%") for k in range(20)]
+    assert "more" not in text
+    book = Codebook(((0.5, -1.0), (0.25, 3.0)))
+    text = shown(healthy(action=np.tile([[0.5, -1.0], [0.25, 3.0], [0.25, 3.0]], (400, 1)), actions=book))
+    assert bars(text) == [("0.5, -1", "33.3%"), ("0.25, 3", "66.7%")]
 
 
 def test_constant_reward() -> None:

@@ -1,5 +1,6 @@
 """Sources: names, paths, and where files are looked for."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -162,6 +163,31 @@ def test_a_file_of_an_unknown_kind(tmp_path: Path) -> None:
     (tmp_path / "log.tsv").write_text("a\tb\n")
     with pytest.raises(QDFMError, match=r"no known kind; write it as one of \.npz, \.parquet, \.csv"):
         load_dataset(tmp_path / "log.tsv")
+
+
+def test_folders_and_files_that_are_not_there(data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data.save(tmp_path / "shop.npz")
+    (tmp_path / "shop.py").touch()
+    (tmp_path / "log.npz").mkdir()
+    for folder in (str(tmp_path), ".", "..", tmp_path / "log.npz"):
+        with pytest.raises(QDFMError, match=r"^\S+ is a folder; give a file\.$"):
+            load_dataset(folder)
+    for name in ("shop.npzz", "shp.npz", "shop.tsv"):
+        near = re.escape(str(tmp_path / "shop.npz"))
+        with pytest.raises(QDFMError, match=rf"^There is no file .*{re.escape(name)} here.*; did you mean '{near}'\?$"):
+            load_dataset(tmp_path / name)
+    for name in ("shop.cvs", "../visits", "../visits.cvs", "~/nowhere/at/all"):
+        with pytest.raises(QDFMError, match=r"^There is no file .*, and QDFM_DATA is not set; check the path\.$"):
+            load_dataset(name)
+    monkeypatch.setenv("QDFM_DATA", str(tmp_path))
+    with pytest.raises(QDFMError, match=r"did you mean '.*shop\.npz'\?"):
+        load_dataset("shop.npy")
+    with pytest.raises(QDFMError, match=r"shop\.py is of no known kind; write it as one of \.npz"):
+        load_dataset("shop.py")
+    Path("multigoal-2").mkdir()  # as a folder of runs may be called
+    assert len(load_dataset("multigoal-2")) == 7_000
+    Path("CartPole-v1").mkdir()
+    assert len(load_dataset("CartPole-v1", transitions=10)) == 10
 
 
 def test_random_behaviour_in_an_id() -> None:

@@ -1,6 +1,7 @@
 """Tables: the same data from every format, the rules for episodes and successors, and what is refused."""
 
 import builtins
+import warnings
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,15 @@ import jax
 import numpy as np
 import pytest
 
+from qdfm.data.checks import DataWarning
 from qdfm.data.columns import Columns, matched
 from qdfm.data.dataset import Dataset
-from qdfm.data.tables import columns_of, read_npz, read_table
+from qdfm.data.sources import load_dataset
+from qdfm.data.tables import D4RL, columns_of, read_npz, read_table
 from qdfm.errors import QDFMError
 
 polars = pytest.importorskip("polars")
+pytestmark = pytest.mark.filterwarnings("ignore::qdfm.data.checks.DataWarning")
 
 
 def same(a: Dataset, b: Dataset) -> bool:
@@ -657,3 +661,159 @@ def test_npz_with_objects_is_refused_unread(tmp_path: Path) -> None:
     np.savez(tmp_path / "log.npz", **(arrays() | {"reward": np.array([Trap(mark)] * 6, object)}))
     refused(tmp_path / "log.npz", "not loaded")
     assert not mark.exists()
+
+
+def quiet(path: Path, **options: Any) -> Dataset:
+    """What is read without a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataWarning)
+        return read_table(path, **options)
+
+
+def test_rows_that_are_left_out_are_told(tmp_path: Path) -> None:
+    """Of 4 episodes of 5 rows that do not end, each loses its last row, which has no successor."""
+    row = np.arange(20)
+    table = {"episode": row // 5, "step": row % 5, "obs": row * 1.0, "action": row % 2, "reward": row * 1.0}
+    said = (
+        r"^4 last rows of episodes were left out of .*log\.parquet, with .* lack of a next observation; add next_obs, "
+    )
+    with pytest.warns(DataWarning, match=said + r"or mark terminated where an episode really ends\.$"):
+        data = read_table(write(tmp_path, table | {"terminated": row * 0}))
+    assert data.reward[:, 0].tolist() == [i for i in range(20) if i % 5 != 4]
+    ended = table | {"terminated": (row % 5 == 4) & (row > 4)}
+    with pytest.warns(DataWarning, match=r"^1 last row of an episode was left out") as given:
+        read_table(write(tmp_path, ended))
+    assert given[0].filename == __file__  # the caller's line
+    assert len(quiet(write(tmp_path, table))) == 20  # without terminated, last rows end their episodes
+    assert len(quiet(write(tmp_path, table | {"terminated": row * 0, "next_obs": row + 1.0}))) == 20
+    mask = {"mask_0": row * 0 + 1, "mask_1": row * 0 + 1}
+    with pytest.warns(DataWarning, match=r"for lack of a next mask; add next_mask, or"):
+        read_table(write(tmp_path, ended | mask | {"next_obs": row + 1.0}))
+
+
+def test_gaps_between_steps_are_told(tmp_path: Path) -> None:
+    """Two episodes of nine steps without step 4; the file holds them backwards."""
+    pairs = [(e, t) for e in (0, 1) for t in range(9) if t != 4][::-1]
+    episode, step = np.array(pairs).T
+    row = np.arange(len(pairs))
+    table = {"episode": episode, "t": step, "obs": step * 1.0, "action": row % 2, "reward": row * 1.0}
+    first = pairs.index((0, 5)) if pairs[0][0] == 0 else pairs.index((1, 5))  # episodes come as in the file
+    with pytest.warns(DataWarning, match=rf"^t jumps 2 times within episodes, first from 3 to 5 in row {first}, and"):
+        data = read_table(write(tmp_path, table), {"step": "t"}, normalise=False)
+    assert data.next_observation[data.observation == 3].tolist() == [5, 5]
+    for change in (
+        {"next_obs": step + 1.0},  # nothing is joined
+        {"t": step * 10},  # does not count rows
+        {"t": step + 0.5},
+        {"t": np.where(step > 4, step - 1, step)},
+        {"t": [datetime(2026, 1, 1) + timedelta(hours=int(s)) for s in step]},
+    ):
+        quiet(write(tmp_path, table | change), columns={"step": "t"})
+    days = {"t": [(datetime(2026, 1, 1) + timedelta(days=int(s))).date() for s in step]}
+    with pytest.warns(DataWarning, match="jumps 2 times"):
+        read_table(write(tmp_path, table | days), {"step": "t"})
+
+
+@pytest.mark.parametrize("separator", [";", "\t"])
+def test_tables_with_another_separator(tmp_path: Path, separator: str) -> None:
+    frame = polars.DataFrame(log())
+    frame.write_csv(tmp_path / "other.csv", separator=separator)
+    assert same(read_table(tmp_path / "other.csv"), read_table(write(tmp_path, log(), ".csv")))
+    assert columns_of(tmp_path / "other.csv")["observation"] == ["obs_0", "obs_1"]
+    (tmp_path / "comma.csv").write_text("obs;action;reward;terminated\n1,5;0;1;1\n2,5;1;0;1\n")
+    refused(tmp_path / "comma.csv", "'obs'", "'1,5' in row 0")
+
+
+def offline() -> dict[str, np.ndarray]:
+    """D4RL's layout: an episode of 3 rows that terminates, one of 4 that times out, 2 rows of one that goes on."""
+    row = np.arange(9)
+    return {
+        "observations": np.stack([row, row**2], 1).astype(np.float32),
+        "actions": np.stack([row / 4 - 1, 7 - row], 1).astype(np.float32),
+        "rewards": row.astype(np.float32),
+        "terminals": row == 2,
+        "timeouts": row == 6,
+    }
+
+
+def test_offline_arrays_without_next_observations(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    made = offline()
+    np.savez(tmp_path / "log.npz", **made, **{"infos/qpos": np.zeros(9)})
+    for name in ("log.h5", "log.hdf5"):
+        with h5py.File(tmp_path / name, "w") as file:
+            for field, array in made.items():
+                file[field] = array
+            file["infos/qpos"], file["metadata/algorithm"] = np.zeros(9), "SAC"
+    ours = {D4RL[name]: array for name, array in made.items()}
+    np.savez(tmp_path / "ours.npz", **ours)
+    for name in ("log.npz", "log.h5", "log.hdf5", "ours.npz"):
+        with pytest.warns(DataWarning, match=r"^2 last rows of episodes were left out .*; add next_observation, or "):
+            data = load_dataset(tmp_path / name, bins=3, normalise=False)
+        # Rows 6 and 8 have no successor, so that 5 and 7 are where their episodes are cut.
+        assert data.reward[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 7]
+        assert data.next_observation[:, 0].tolist() == [1, 2, 2, 4, 5, 6, 8]
+        assert data.episode.tolist() == [0, 0, 0, 1, 1, 1, 2]
+        assert np.flatnonzero(data.terminated).tolist() == [2]
+        assert np.flatnonzero(data.truncated).tolist() == [5, 6]
+        assert data.spec.actions.values == ((-1.0, 0.0, 1.0), (-1.0, 3.0, 7.0))
+        assert load_dataset(tmp_path / name, codebook=4).spec.choices == (4,)
+        with pytest.raises(QDFMError, match=r"not a whole number in row 1; .* bins=21"):
+            load_dataset(tmp_path / name)
+        with pytest.raises(QDFMError, match="columns"):
+            load_dataset(tmp_path / name, bins=3, columns={"observation": "x"})
+
+
+def test_offline_arrays_with_next_observations(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    made = offline() | {"next_observations": offline()["observations"] + 1, "actions": np.arange(9) % 3}
+    np.savez(tmp_path / "log.npz", **made)
+    with h5py.File(tmp_path / "log.hdf5", "w") as file:
+        for field, array in made.items():
+            file[field] = array
+    expected = Dataset.from_arrays(**{D4RL[name]: array for name, array in made.items()}, num_actions=4)
+    assert len(expected) == 9
+    for name in ("log.npz", "log.hdf5"):
+        assert same(load_dataset(tmp_path / name, num_actions=4), expected)
+    np.savez(tmp_path / "odd.npz", **made, next_action=np.zeros(9))
+    refused(tmp_path / "odd.npz", "'next_action'", "did you mean ")
+    np.savez(tmp_path / "odd.npz", **{(n[:-1] if n == "timeouts" else n): array for n, array in made.items()})
+    refused(tmp_path / "odd.npz", "'timeout'", "did you mean 'timeouts'?")
+    with h5py.File(tmp_path / "less.h5", "w") as file:
+        file["observations"] = made["observations"]
+    with pytest.raises(QDFMError, match=r"less\.h5 lacks action, reward, terminated; save one array of each name"):
+        load_dataset(tmp_path / "less.h5")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["pixels"] = np.zeros(3)
+    with pytest.raises(QDFMError, match=r"lacks the datasets obs, .*D4RL data observations, actions, rewards, term"):
+        load_dataset(tmp_path / "other.h5")
+
+
+def test_offline_arrays_of_different_lengths(tmp_path: Path) -> None:
+    np.savez(tmp_path / "log.npz", **offline() | {"rewards": np.zeros(8)})
+    refused(tmp_path / "log.npz", "reward has 8 rows but observation has 9")
+    np.savez(tmp_path / "log.npz", **offline() | {"rewards": np.zeros(())})
+    refused(tmp_path / "log.npz", "reward is a single value")
+    np.savez(tmp_path / "log.npz", **{name: array[:0] for name, array in offline().items()})
+    refused(tmp_path / "log.npz", "has no rows")
+    np.savez(tmp_path / "log.npz", **{name: array[3:4] for name, array in offline().items()})
+    refused(tmp_path / "log.npz", "no row whose next observation is known; add next_observation, or mark terminals")
+    np.savez(tmp_path / "log.npz", **offline(), episode=np.zeros(9))
+    refused(tmp_path / "log.npz", "episode of row 2 goes on after that row")
+
+
+def test_a_team_without_what_comes_next(tmp_path: Path) -> None:
+    """Two agents over four steps of one battle that ends; the state and the masks shift with the observations."""
+    step = np.arange(4)
+    legal = np.ones((4, 2, 2), bool)
+    legal[2, 0, 0] = False
+    team = {
+        "observation": np.stack([step, 10 + step], 1)[..., None] * 1.0, "action": np.ones((4, 2), int),
+        "reward": step * 1.0, "terminated": step == 3, "state": 100.0 + step[:, None], "mask": legal,
+    }  # fmt: skip
+    np.savez(tmp_path / "team.npz", **team, agents=2, num_actions=(2, 2))
+    data = read_npz(tmp_path / "team.npz", normalise=False)
+    assert data.next_observation[:3, :, 0].tolist() == [[1, 11], [2, 12], [3, 13]]
+    assert data.next_state[:3, 0].tolist() == [101, 102, 103]
+    assert (~data.next_mask[:3]).nonzero() == ([1], [0], [0])
+    assert len(data) == 4

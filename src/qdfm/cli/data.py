@@ -1,6 +1,7 @@
 """qdfm data inspect and qdfm data make."""
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ from qdfm.checkpoint import check_writable
 from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
 from qdfm.data.arrays import check_suffix
 from qdfm.data.builtin import GENERATORS, Generator
+from qdfm.data.checks import DataWarning
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import collected, table_columns
 from qdfm.errors import QDFMError
@@ -24,7 +26,7 @@ class InspectArguments:
     """What is in the data: shapes, objectives, actions, returns, and what looks odd."""
 
     source: Annotated[Positional[str], arg(metavar="NAME_OR_FILE")]
-    """A built-in task, a .npz, .parquet, .csv, SMAC .h5 or D4MORL .pkl file, a Minari id or a Gymnasium id."""
+    """A built-in task, a .npz, .parquet, .csv, D4RL or SMAC .h5 or D4MORL .pkl file, a Minari id or a Gymnasium id."""
     data: Annotated[DataArguments, FLAT] = dataclasses.field(default_factory=DataArguments)
 
 
@@ -34,8 +36,15 @@ def inspect(words: Sequence[str]) -> None:
     def command(args: Annotated[InspectArguments, FLAT]) -> None:
         from qdfm.data.inspect import inspect, render
 
-        report = inspect(args.data.load(args.source))
-        Console().print(render(report, table_columns(args.source, args.data.columns)))
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always", DataWarning)
+            data = args.data.load(args.source)
+        for other in (w for w in given if not issubclass(w.category, DataWarning)):
+            warnings.showwarning(other.message, other.category, other.filename, other.lineno)
+        columns = table_columns(args.source, args.data.columns)
+        report = inspect(data, columns)
+        told = tuple(str(w.message) for w in given if issubclass(w.category, DataWarning))
+        Console().print(render(dataclasses.replace(report, warnings=told + report.warnings), columns))
 
     command.__doc__ = InspectArguments.__doc__
     parse("data inspect", command, words)

@@ -1,8 +1,9 @@
-"""Files of arrays, `.npz`: nothing in them runs, and there is never half of one."""
+"""Files of arrays, `.npz` and HDF5: nothing in them runs, and there is never half of an `.npz`."""
 
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -44,3 +45,29 @@ def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
         f"{path} is damaged or no .npz file of numbers (Python objects could run code and are not loaded); "
         "write it again with numpy.savez."
     )
+
+
+def hdf5_names(path: str | Path) -> set[str]:
+    """What stands at the top of an HDF5 file."""
+    with _hdf5(path) as file:
+        return set(file)
+
+
+def read_hdf5(path: str | Path, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """The arrays of these names at the top of an HDF5 file, as far as they are there."""
+    with _hdf5(path) as file:
+        return {name: file[name][()] for name in names if hasattr(file.get(name), "dtype")}  # which groups lack
+
+
+@contextmanager
+def _hdf5(path: str | Path) -> Iterator[Any]:
+    try:
+        import h5py
+    except ImportError:
+        raise QDFMError(f'Reading {path} needs h5py; run: pip install "qdfm[marl]"') from None
+    try:
+        with h5py.File(path, "r") as file:
+            yield file
+    except OSError as error:  # what h5py raises on other kinds of files, cut files and flipped bits
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise QDFMError(f"{path} is damaged or no HDF5 file ({reason}); fetch it again.") from None

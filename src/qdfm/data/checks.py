@@ -1,15 +1,31 @@
 """What must hold of data at the door. An error names the field, the first bad row and the remedy."""
 
+import sys
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdfm.data.actions import ActionSpace, Discrete, MultiDiscrete, integral
+from qdfm.data.actions import ActionSpace, Bins, Discrete, MultiDiscrete, integral
 from qdfm.data.spec import Spec
 from qdfm.errors import QDFMError
 
 if TYPE_CHECKING:
     from qdfm.data.dataset import Dataset
+
+FEW_VALUES = 100  # whole numbers of fewer different values may be choices
+
+
+class DataWarning(UserWarning):
+    """What was done to data on reading it that its owner may not have meant, in one sentence."""
+
+
+def warn(sentence: str) -> None:
+    """Warn of the data, at the line outside the library that asked for it."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("qdfm."):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(sentence, DataWarning, stacklevel=level)
 
 
 def bad_rows(bad: np.ndarray) -> np.ndarray:
@@ -141,6 +157,28 @@ def number_episodes(episode: np.ndarray | None, ended: np.ndarray) -> tuple[np.n
         raise QDFMError("episode mixes types; give every row the number or the name of its episode.") from None
     number = np.argsort(np.argsort(first))[inverse.reshape(-1)].astype(np.int32)
     return number, np.argsort(number, kind="stable")
+
+
+def check_filled(data: "Dataset") -> None:
+    """There is something to look at or to learn from."""
+    if len(data) == 0:
+        raise QDFMError("The data is empty; give at least one transition.")
+
+
+def warn_of_merged(actions: ActionSpace, raw: np.ndarray) -> None:
+    """Actions that look like choices are not merged by being discretised without a word."""
+    if isinstance(actions, Discrete | MultiDiscrete) or (raw != np.round(raw)).any():
+        return
+    if len(np.unique(raw)) >= FEW_VALUES:
+        return
+    distinct = np.unique(raw, axis=0)
+    kept = len(np.unique(actions.encode(distinct), axis=0))
+    if kept < len(distinct):
+        how = "bins" if isinstance(actions, Bins) else "codebook"
+        warn(
+            f"The actions are whole numbers, {len(distinct)} different ones, of which {how} left {kept}; if they are "
+            f"choices, leave out {how} and number them from 0."
+        )
 
 
 def check_lengths(arrays: dict[str, Any]) -> None:

@@ -26,18 +26,21 @@ from qdfm.data.checks import (
     as_mask,
     as_matrix,
     as_numbers,
+    check_filled,
     check_history,
     check_lengths,
     check_rows,
     filled_beyond,
     number_episodes,
     one_per_row,
+    warn_of_merged,
     whole_numbers,
 )
 from qdfm.data.episodes import borders
 from qdfm.data.spec import Accumulation, Spec
 from qdfm.errors import QDFMError
 from qdfm.metrics import non_dominated
+from qdfm.seeds import check_seed
 
 FORMAT = "qdfm-dataset"
 FORMAT_VERSION = 1
@@ -86,6 +89,31 @@ class Dataset:
         # NumPy arrays cannot be indexed by a traced value, and a compiled function may close over NumPy data.
         traced = isinstance(rows, jax.core.Tracer)
         return jax.tree.map(lambda x: (jnp.asarray(x) if traced else x)[rows], self)
+
+    def split(self, share: float = 0.8, seed: int = 0) -> tuple["Dataset", "Dataset"]:
+        """Two parts of whole episodes, the first with this share of them, drawn at random.
+
+        Actions stay the tokens that they are. What the networks see normalised is normalised in both parts as the first
+        alone would be, so that nothing of the second is known in training; only data with accumulated returns keeps the
+        normalisation of the whole.
+        """
+        first, last = borders(self.episode)
+        episodes = len(first) if len(self) else 0
+        size = round(share * episodes) if 0 < share < 1 else 0
+        if not 0 < size < episodes:
+            raise QDFMError(
+                f"A share of {share} of {episodes} episode(s) leaves one part empty; give one between 0 and 1 that "
+                "puts an episode on either side."
+            )
+        chosen = np.zeros(episodes, bool)
+        chosen[np.random.default_rng(check_seed(seed)).permutation(episodes)[:size]] = True
+        inside = np.repeat(chosen, last - first + 1)
+        one, other = self[np.flatnonzero(inside)], self[np.flatnonzero(~inside)]
+        if self.spec.accumulation is None:
+            norm = self.spec.normalisation
+            seen = bool(norm.observation_mean or norm.state_mean)
+            one = one.with_normalisation(observation=seen, reward=bool(norm.reward_scale))
+        return one, replace(other, spec=one.spec)
 
     def sample(self, key: jax.Array, size: int) -> "Dataset":
         """A batch of transitions, drawn uniformly with replacement."""
@@ -334,6 +362,7 @@ class Dataset:
         if (after := rows["next_mask"]) is not None:  # logs often allow nothing beyond the end, where nothing is asked
             rows["next_mask"] = after | (ended & ~after.any(-1).all(-1))[:, None, None]
         rows["action"] = actions.encode(raw)
+        warn_of_merged(actions, raw)
         rows["episode"], order = number_episodes(rows["episode"], ended | cut)
         spec = Spec(
             observation_shape=obs.shape[1:],
@@ -372,6 +401,7 @@ class Dataset:
         except (KeyError, TypeError, AttributeError):
             raise QDFMError(f"{path} is damaged: its header or a field is missing; save it again.") from None
         check_lengths({f.name: getattr(data, f.name) for f in fields(data) if f.name != "spec"})
+        check_filled(data)
         check_rows(data)
         return data
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 from rich.bar import Bar
@@ -9,6 +10,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from qdfm.data.actions import Bins, Codebook
+from qdfm.data.checks import check_filled
 from qdfm.data.dataset import Dataset
 from qdfm.data.episodes import borders
 
@@ -19,6 +22,9 @@ DOMINANT = 0.99
 MANY_CHOICES = 100
 RARELY = 0.1
 DUPLICATES = 0.5
+# An observation that tells the reward: so large a correlation, over at least so many rows.
+LEAK = 0.99
+LEAK_ROWS = 30
 # Looking for duplicates sorts the rows; beyond this many bytes that is no longer a matter of a second or two.
 DUPLICATES_LIMIT = 2**27
 SHOWN_CHOICES = 20
@@ -56,12 +62,16 @@ class Report:
     terminated: int
     truncated: int
     action_counts: tuple[tuple[int, ...], ...]  # [token][choice]
+    actions: tuple[
+        tuple[tuple[float, ...], ...], ...
+    ]  # [token][choice]: the quantities that it is; () where it is none
     returns: tuple[Summary, ...]  # undiscounted, of each objective
     warnings: tuple[str, ...]
 
 
-def inspect(dataset: Dataset) -> Report:
-    """The report on a dataset."""
+def inspect(dataset: Dataset, columns: Mapping[str, Sequence[str]] | None = None) -> Report:
+    """The report on a dataset; of a table, by the names of the columns that became each field."""
+    check_filled(dataset)
     spec = dataset.spec
     first, last = borders(dataset.episode)
     return Report(
@@ -78,11 +88,12 @@ def inspect(dataset: Dataset) -> Report:
         terminated=int(np.sum(dataset.terminated)),
         truncated=int(np.sum(dataset.truncated)),
         action_counts=tuple(tuple(int(c) for c in count) for count in _action_counts(dataset)),
+        actions=_quantities(dataset),
         returns=tuple(_summary(column) for column in dataset.returns().T),
         warnings=(
             *_size_warnings(dataset),
             *action_warnings(dataset),
-            *_observation_warnings(dataset),
+            *_observation_warnings(dataset, columns or {}),
             *_reward_warnings(dataset),
             *_episode_warnings(dataset, last),
             *_duplicate_warnings(dataset),
@@ -166,13 +177,42 @@ def _action_counts(dataset: Dataset) -> list[np.ndarray]:
     return [np.bincount(action[:, d], minlength=k) for d, k in enumerate(dataset.spec.choices)]
 
 
-def _observation_warnings(dataset: Dataset) -> list[str]:
-    observation = np.asarray(dataset.observation)
+def _quantities(dataset: Dataset) -> tuple[tuple[tuple[float, ...], ...], ...]:
+    """What the choices of each token stand for, where actions are quantities."""
+    space = dataset.spec.actions
+    if isinstance(space, Bins):
+        return tuple(tuple((value,) for value in values) for values in space.values)
+    return (space.centres,) if isinstance(space, Codebook) else ()
+
+
+def _observation_warnings(dataset: Dataset, columns: Mapping[str, Sequence[str]]) -> list[str]:
+    observation, agents = np.asarray(dataset.observation), dataset.spec.agents
     if observation.dtype == np.uint8:  # the border of an image may well be constant
         return []
-    flat = observation.reshape(len(observation) * dataset.spec.agents, -1)  # what tells agents apart is not constant
-    constant = np.flatnonzero(flat.min(0) == flat.max(0))
-    return [f"Constant observation features: {_names(constant)}; leave them out."] if constant.size else []
+    flat = observation.reshape(len(observation) * agents, -1)  # what tells agents apart is not constant
+    named = columns.get("observation", ())
+    names = np.array(named if len(named) == flat.shape[1] else range(flat.shape[1]))  # not of lists or a history
+    constant = flat.min(0) == flat.max(0)
+    warnings = [f"Constant observation features: {_names(names[constant])}; leave them out."] if constant.any() else []
+    telling = (
+        np.flatnonzero(~constant)[_tells_reward(dataset, flat[:, ~constant])] if agents == 1 else np.array([], int)
+    )
+    if telling.size:
+        warnings.append(
+            f"Observation features that tell the reward of their row: {_names(names[telling])}; leave them out if they "
+            "are not known before the action."
+        )
+    return warnings
+
+
+def _tells_reward(dataset: Dataset, columns: np.ndarray) -> np.ndarray:
+    """Which columns `[n, width]` are almost linear in one of the objectives."""
+    reward = np.asarray(dataset.reward, np.float64)
+    reward = reward[:, reward.min(0) < reward.max(0)]
+    if len(reward) < LEAK_ROWS:
+        return np.zeros(columns.shape[1], bool)
+    x, y = (v / np.linalg.norm(v, axis=0) for v in (columns - columns.mean(0, np.float64), reward - reward.mean(0)))
+    return np.asarray((np.abs(x.T @ y) > LEAK).any(1))
 
 
 def _reward_warnings(dataset: Dataset) -> list[str]:
@@ -261,17 +301,33 @@ def _returns(report: Report) -> Table:
 
 
 def _histogram(token: int, counts: tuple[int, ...], report: Report) -> Table:
-    """The choices of one token as bars: all in order, or the most frequent ones where there are many."""
-    shown = sorted(range(len(counts)), key=lambda k: -counts[k])[:SHOWN_CHOICES]
-    shown = sorted(shown) if len(counts) <= SHOWN_CHOICES else shown
+    """The choices of one token as bars: all in order, neighbours together where there are many quantities, or the most
+    frequent ones where there are many other choices."""
     title = "Actions" if len(report.choices) == 1 else f"Actions, token {token}"
-    table = Table("choice", title=title, title_justify="left", box=None, pad_edge=False)
+    values = report.actions[token] if report.actions else ()
+    if values and len(values[0]) == 1:
+        head, (rows, hidden) = "value", (_neighbours([v for (v,) in values], counts), 0)
+    else:
+        shown = sorted(range(len(counts)), key=lambda k: -counts[k])[:SHOWN_CHOICES]
+        shown = sorted(shown) if len(counts) <= SHOWN_CHOICES else shown
+        head, hidden = "value" if values else "choice", len(counts) - len(shown)
+        rows = [(_names([f"{v:.3g}" for v in values[k]]) if values else str(k), counts[k]) for k in shown]
+    table = Table(head, title=title, title_justify="left", box=None, pad_edge=False)
     table.add_column("share", justify="right")
     table.add_column("", width=40)
-    for k in shown:
-        bar = Bar(max(counts), 0, counts[k], color="cyan")
-        table.add_row(str(k), f"{counts[k] / report.transitions:.1%}", bar)
-    hidden = len(counts) - len(shown)
+    for name, count in rows:
+        bar = Bar(max(count for _, count in rows), 0, count, color="cyan")
+        table.add_row(name, f"{count / report.transitions:.1%}", bar)
     if hidden:
         table.add_row("", "", Text(f"and {hidden} more", style="dim"))
     return table
+
+
+def _neighbours(values: Sequence[float], counts: Sequence[int]) -> list[tuple[str, int]]:
+    """Values in order and how often each was taken; where they are many, so many at a time."""
+    rows, size = [], ceil(len(values) / SHOWN_CHOICES)
+    for start in range(0, len(values), size):
+        some = values[start : start + size]
+        name = f"{some[0]:.3g}" if len(some) == 1 else f"{some[0]:.3g} to {some[-1]:.3g}"
+        rows.append((name, sum(counts[start : start + size])))
+    return rows

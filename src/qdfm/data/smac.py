@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from qdfm.data.arrays import read_hdf5
 from qdfm.data.checks import bad_rows
 from qdfm.data.dataset import Dataset
 from qdfm.errors import QDFMError
@@ -78,19 +79,14 @@ def read_smac(path: str | Path, normalise: bool = True) -> Dataset:
 
 def _read(path: str | Path) -> dict[str, np.ndarray]:
     """The datasets of the file that we need."""
-    try:
-        import h5py
-    except ImportError:
-        raise QDFMError(f'Reading {path} needs h5py; run: pip install "qdfm[marl]"') from None
-    try:
-        with h5py.File(path, "r") as file:
-            missing = [name for name in AXES if not isinstance(file.get(name), h5py.Dataset)]
-            if missing:
-                raise QDFMError(f"{path} lacks the datasets {', '.join(missing)}; SMAC data has {', '.join(AXES)}.")
-            return {name: file[name][()] for name in AXES}
-    except OSError as error:  # what h5py raises on other kinds of files, cut files and flipped bits
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise QDFMError(f"{path} is damaged or no HDF5 file ({reason}); fetch it again.") from None
+    arrays = read_hdf5(path, AXES)
+    missing = [name for name in AXES if name not in arrays]
+    if missing:
+        raise QDFMError(
+            f"{path} lacks the datasets {', '.join(missing)}; SMAC data has {', '.join(AXES)}, and D4RL data "
+            "observations, actions, rewards, terminals."
+        )
+    return arrays
 
 
 def _checked_shapes(path: str | Path, arrays: dict[str, Any]) -> dict[str, np.ndarray]:

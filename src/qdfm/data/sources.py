@@ -6,16 +6,18 @@ unknown name, with its reader in a file of its own, as Gymnasium ids are.
 
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from qdfm.data.actions import discretise
+from qdfm.data.arrays import hdf5_names
 from qdfm.data.builtin import GENERATORS
 from qdfm.data.d4morl import read_d4morl
 from qdfm.data.dataset import Dataset
 from qdfm.data.minari import LIKE_A_SET, read_minari
 from qdfm.data.smac import read_smac
-from qdfm.data.tables import Columns, NumActions, columns_of, read_npz, read_table
+from qdfm.data.tables import Columns, NumActions, columns_of, is_log, read_log, read_npz, read_table
 from qdfm.errors import QDFMError
 from qdfm.seeds import check_seed
 
@@ -34,8 +36,8 @@ def load_dataset(
     transitions: int | None = None,
     seed: int | None = None,
 ) -> Dataset:
-    """The data of a built-in name, of a `.npz`, `.parquet` or `.csv` file, of SMAC's (`.h5`, `.hdf5`) or D4MORL's
-    (`.pkl`), of a Minari id, or of a Gymnasium id.
+    """The data of a built-in name, of a `.npz`, `.parquet` or `.csv` file, of D4RL's or SMAC's (`.h5`, `.hdf5`) or
+    D4MORL's (`.pkl`), of a Minari id, or of a Gymnasium id.
 
     A relative path that does not exist here is looked for under the folder that the environment variable
     QDFM_DATA names. `columns` names the columns of a table (a `Columns`, or a dictionary of its fields); `num_actions`
@@ -66,8 +68,12 @@ def load_dataset(
     given = {option: value for option, value in options.items() if value is not None}
     if is_file(name_or_path):
         if path.suffix.lower() in (".h5", ".hdf5"):
+            found = _find(path)
+            if is_log(hdf5_names(found)):
+                _only(given, name, "num_actions", "bins", "codebook", "normalise")
+                return read_log(found, num_actions, normalise, actions)
             _only(given, name, "normalise")
-            return read_smac(_find(path), normalise)
+            return read_smac(found, normalise)
         if path.suffix.lower() == ".pkl":
             _only(given, name, "bins", "codebook", "normalise")
             return read_d4morl(_find(path), actions, normalise)
@@ -83,13 +89,14 @@ def load_dataset(
         _only(given, name, *generator.options)
         return generator.make(**given)
     if path.is_file():
-        raise QDFMError(f"{path} is of no known kind; write it as one of {', '.join(SUFFIXES)}.")
+        raise _of_no_kind(path)
     if LIKE_A_SET.fullmatch(name):
         from qdfm.envs.gymnasium import registered
 
         if not registered(name):
             _only(given, name, "bins", "codebook", "transitions", "normalise")
             return read_minari(name, actions, normalise, transitions)
+    _refuse_path(name, path)
     return collected("task or data file", name, **given)
 
 
@@ -125,11 +132,30 @@ def is_file(name_or_path: str | Path) -> bool:
     return Path(name_or_path).suffix.lower() in SUFFIXES
 
 
+def _refuse_path(name: str, path: Path) -> None:
+    """Refuse a folder, and what looks like a file that is not there: its owner needs no list of all tasks."""
+    from qdfm.envs.gymnasium import registered
+
+    if (path.is_dir() or path.suffix or len(path.parts) > 1) and not registered(name):
+        raise _of_no_kind(_find(path))
+
+
+def _of_no_kind(path: Path) -> QDFMError:
+    return QDFMError(f"{path} is of no known kind; write it as one of {', '.join(SUFFIXES)}.")
+
+
 def _find(path: Path) -> Path:
-    if path.exists():
-        return path
+    """The file, here or under QDFM_DATA."""
     folder = os.environ.get("QDFM_DATA")
-    if folder and not path.is_absolute() and (elsewhere := Path(folder).expanduser() / path).exists():
-        return elsewhere
+    places = [path, Path(folder).expanduser() / path] if folder and not path.is_absolute() else [path]
+    for place in places:
+        if place.is_dir():
+            raise QDFMError(f"{place} is a folder; give a file.")
+        if place.exists():
+            return place
     searched = f"here nor under QDFM_DATA ({folder})" if folder else "here, and QDFM_DATA is not set"
+    for place in places:
+        there = [file.name for file in place.parent.glob("*") if is_file(file)]
+        if near := get_close_matches(path.name, there, n=1):
+            raise QDFMError(f"There is no file {path} {searched}; did you mean {str(place.with_name(near[0]))!r}?")
     raise QDFMError(f"There is no file {path} {searched}; check the path.")

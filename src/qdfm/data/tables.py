@@ -1,22 +1,22 @@
-"""Logs in files: `.parquet` and `.csv` tables with one row per decision, and `.npz` files of arrays.
+"""Logs in files: `.parquet` and `.csv` tables with one row per decision, `.npz` and HDF5 files of arrays.
 
-A table names its columns as it likes (`qdfm.data.columns`). Rows are grouped into episodes and put in time order; where
-the table has no next observation it is the observation of the next row of the episode. The last row of an
-episode that was cut short has no such row: what followed it is not in the log, so it is dropped, and the row
-before it becomes the truncated end. What a terminated row leads to may be empty. Error messages count the rows of the
-file from 0, without the header.
+A table names its columns as it likes (`qdfm.data.columns`), arrays have the names of `Dataset.from_arrays` or D4RL's.
+Rows are grouped into episodes and put in time order; where the log has no next observation it is the observation of the
+next row of the episode. The last row of an episode that was cut short has no such row: what followed it is not in the
+log, so it is dropped, with a warning, and the row before it becomes the truncated end. What a terminated row leads to
+may be empty. Messages count the rows of the file from 0, without the header.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdfm.data.arrays import read_arrays
-from qdfm.data.checks import as_matrix, number_episodes
+from qdfm.data.arrays import read_arrays, read_hdf5
+from qdfm.data.checks import as_array, as_flags, as_matrix, check_lengths, number_episodes, one_per_row, warn
 from qdfm.data.columns import ALIKE, FOLLOWS, SINGLE, TIMES, Columns, matched
 from qdfm.data.d4morl import from_trajectories, is_d4morl
 from qdfm.data.dataset import Dataset, Discretise, saved_header
@@ -31,6 +31,13 @@ Row = Callable[[int], int]  # the row of the file that an entry of some column o
 ARRAYS_NEEDED = ("observation", "action", "reward", "next_observation", "terminated")
 ARRAYS_OPTIONAL = ("truncated", "mask", "next_mask", "episode", "preference", "state", "next_state")
 ABOUT_ROWS = ("agents", "categories", "num_actions")  # small arrays that hold for all rows
+ARRAYS = (*ARRAYS_NEEDED, *ARRAYS_OPTIONAL, *ABOUT_ROWS)
+D4RL = {
+    "observations": "observation", "actions": "action", "rewards": "reward", "next_observations": "next_observation",
+    "terminals": "terminated", "timeouts": "truncated",
+}  # fmt: skip
+SUCCESSORS = FOLLOWS | {"next_state": "state"}  # fields that may be those of the next row
+MOSTLY = 0.5  # the share of steps by one from which on others are gaps
 
 
 def read_table(
@@ -59,11 +66,11 @@ def read_table(
     cut = np.zeros(frame.height, bool) if truncated is None else truncated
     ended = cut if terminated is None else cut | terminated
     number, _ = number_episodes(_identity(frame, columns), ended)
-    order = _time_order(number, _step(frame, columns))
-    if "step" not in found:
+    step = _step(frame, columns)
+    order = _time_order(number, step)
+    if step is None:
         _refuse_backwards(frame, unused, number[order], order)
-    last = np.zeros(frame.height, bool)
-    last[order[borders(number[order])[1]]] = True
+    last = _last(number, order)
     terminated = last & ~cut if terminated is None else terminated
     _refuse_going_on(columns, terminated | cut, last)
 
@@ -72,41 +79,13 @@ def read_table(
     for field, of in FOLLOWS.items():
         if field in found:
             values[field] = _after(frame, columns, field, found[field], values.get(of), terminated)
-    observation, next_observation = values["observation"], values.get("next_observation")
-    mask, next_mask = values.get("mask"), values.get("next_mask")
-
-    # A last row stands in for its own successor: where that is wrong the row is dropped below.
-    following = np.arange(frame.height)
-    following[order[:-1]] = np.where(last[order[:-1]], order[:-1], order[1:])
-    shifted = next_observation is None or (mask is not None and next_mask is None)
-    unknown_end = last & ~terminated & shifted
-    kept = order[~unknown_end[order]]
-    if kept.size == 0:
-        raise QDFMError(
-            f"{path} has no row whose next observation is known; add {columns.names('next_observation')[0]} columns "
-            f"or a {columns.terminated} column."
-        )
-    # A row whose successor is dropped is where the recording now ends.
-    cut = cut | (unknown_end[following] & ~last)
-
-    # In file order and with every row, so that errors name rows of the file.
-    everything = Dataset.from_arrays(
-        observation=observation,
-        action=values["action"] if actions is None else as_matrix("action", values["action"]),
-        reward=values["reward"],
-        next_observation=observation[following] if next_observation is None else next_observation,
-        terminated=terminated,
-        truncated=cut,
-        mask=mask,
-        next_mask=mask[following] if mask is not None and next_mask is None else next_mask,
-        preference=values.get("preference"),
-        num_actions=num_actions,
-        normalise=False,
-        actions=actions,
-    )
-    data = everything[kept]
-    data = replace(data, episode=np.unique(number[kept], return_inverse=True)[1].astype(np.int32))
-    return data.with_normalisation(observation=True) if normalise else data
+    values["action"] = values["action"] if actions is None else as_matrix("action", values["action"])
+    called = {field: columns.names(field)[0] for field in (*FOLLOWS, "terminated")}
+    options = {"num_actions": num_actions, "actions": actions}
+    data = _chained(path, called, values, number, order, terminated, cut, normalise, options)
+    if step is not None and "next_observation" not in found:
+        _warn_gaps(columns.step, step[order], number[order], order)
+    return data
 
 
 def columns_of(path: str | Path, columns: Columns | Mapping[str, Any] | None = None) -> dict[str, list[str]]:
@@ -120,9 +99,9 @@ def columns_of(path: str | Path, columns: Columns | Mapping[str, Any] | None = N
 def read_npz(
     path: str | Path, num_actions: NumActions = None, normalise: bool = True, actions: Discretise | None = None
 ) -> Dataset:
-    """What `Dataset.save` wrote, just as it was; arrays under the names of `Dataset.from_arrays`, also `agents`,
-    `categories` and `num_actions`; or trajectories, as `qdfm.data.d4morl` tells."""
-    arrays: dict[str, Any] = read_arrays(path)
+    """What `Dataset.save` wrote, just as it was; arrays under the names of `Dataset.from_arrays` or D4RL's, also
+    `agents`, `categories` and `num_actions`; or trajectories, as `qdfm.data.d4morl` tells."""
+    arrays = read_arrays(path)
     if saved_header(arrays) is not None:
         if num_actions is not None or actions is not None:
             raise QDFMError(
@@ -135,11 +114,32 @@ def read_npz(
         if num_actions is not None:
             raise QDFMError(f"{path} has continuous actions; leave out num_actions and give bins or codebook.")
         return from_trajectories(path, arrays, actions, normalise)
-    known = ARRAYS_NEEDED + ARRAYS_OPTIONAL + ABOUT_ROWS
+    return _from_arrays(path, arrays, num_actions, normalise, actions)
+
+
+def is_log(names: Iterable[str]) -> bool:
+    """Whether an HDF5 file with datasets of these names is a log that `read_log` reads."""
+    return not {"observation", "observations"}.isdisjoint(names)
+
+
+def read_log(
+    path: str | Path, num_actions: NumActions = None, normalise: bool = True, actions: Discretise | None = None
+) -> Dataset:
+    """The transitions of an HDF5 file whose top level has the arrays of `read_npz`, as D4RL's; the rest is passed
+    over."""
+    return _from_arrays(path, read_hdf5(path, (*ARRAYS, *D4RL)), num_actions, normalise, actions)
+
+
+def _from_arrays(
+    path: str | Path, arrays: dict[str, Any], num_actions: NumActions, normalise: bool, actions: Discretise | None
+) -> Dataset:
+    theirs = {ours: name for name, ours in D4RL.items() if name in arrays and ours not in arrays}
+    arrays = {(D4RL[name] if name in theirs.values() else name): array for name, array in arrays.items()}
     for name in arrays:
-        if name not in known:
-            raise unknown(f"array in {path}", name, known)
-    missing = [name for name in ARRAYS_NEEDED if name not in arrays]
+        if name not in ARRAYS and not name.startswith(("infos/", "metadata/")):  # of D4RL's
+            raise unknown(f"array in {path}", name, (*ARRAYS, *(other for other in D4RL if other != name)))
+    arrays = {name: array for name, array in arrays.items() if name in ARRAYS}
+    missing = [name for name in ARRAYS_NEEDED if name not in arrays and name not in SUCCESSORS]
     if missing:
         raise QDFMError(f"{path} lacks {', '.join(missing)}; save one array of each name.")
     if actions is not None:
@@ -147,8 +147,82 @@ def read_npz(
     about = {name: arrays.pop(name).tolist() for name in ABOUT_ROWS if name in arrays}
     if "num_actions" in about and (num_actions is not None or actions is not None):
         raise QDFMError(f"{path} says num_actions itself; leave out num_actions, bins and codebook.")
-    about = {"num_actions": num_actions, **about}
-    return Dataset.from_arrays(**arrays, **about, normalise=normalise, actions=actions)
+    options = {"num_actions": num_actions, "actions": actions, **about}
+    if "next_observation" in arrays:
+        return Dataset.from_arrays(**arrays, **options, normalise=normalise)
+    check_lengths({name: as_array(name, array) for name, array in arrays.items()})
+    if len(arrays["observation"]) == 0:
+        raise QDFMError(f"{path} has no rows; give at least one transition.")
+    flags = {name: one_per_row(name, arrays.pop(name)) for name in ("terminated", "truncated") if name in arrays}
+    episode = one_per_row("episode", arrays.pop("episode")) if "episode" in arrays else None
+    terminated = as_flags("terminated", flags["terminated"])
+    cut = as_flags("truncated", flags.get("truncated", np.zeros(len(terminated), bool)))
+    number, order = number_episodes(episode, terminated | cut)
+    _refuse_going_on(Columns(), terminated | cut, _last(number, order))
+    return _chained(path, theirs, arrays, number, order, terminated, cut, normalise, options)
+
+
+def _last(number: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """Whether a row is the last of its episode."""
+    last = np.zeros(len(number), bool)
+    last[order[borders(number[order])[1]]] = True
+    return last
+
+
+def _chained(
+    path: str | Path,
+    called: Mapping[str, str],
+    rows: dict[str, Any],
+    number: np.ndarray,
+    order: np.ndarray,
+    terminated: np.ndarray,
+    cut: np.ndarray,
+    normalise: bool,
+    options: dict[str, Any],
+) -> Dataset:
+    """The data of rows in file order: what the log does not say of their successors is what the next row of the episode
+    says of itself, in the given order. `called` has the names of fields in the file, where they are others."""
+    last = _last(number, order)
+    # A last row stands in for its own successor: where that is wrong the row is dropped below.
+    following = np.arange(len(order))
+    following[order[:-1]] = np.where(last[order[:-1]], order[:-1], order[1:])
+    absent = [after for after, of in SUCCESSORS.items() if of in rows and after not in rows]
+    unknown_end = last & ~terminated & bool(absent)
+    kept = order[~unknown_end[order]]
+    if absent:
+        remedy = (
+            f"add {called.get(absent[0], absent[0])}, or mark {called.get('terminated', 'terminated')} where an "
+            "episode really ends."
+        )
+    if kept.size == 0:
+        raise QDFMError(f"{path} has no row whose next observation is known; {remedy}")
+    # A row whose successor is dropped is where the recording now ends.
+    cut = cut | (unknown_end[following] & ~last)
+    shifted = {after: np.asarray(rows[SUCCESSORS[after]])[following] for after in absent}
+    # In file order and with every row, so that errors name rows of the file.
+    everything = Dataset.from_arrays(**rows | shifted | options, terminated=terminated, truncated=cut, normalise=False)
+    data = everything[kept]
+    data = replace(data, episode=np.unique(number[kept], return_inverse=True)[1].astype(np.int32))
+    if left := len(order) - len(kept):
+        rest = "1 last row of an episode was" if left == 1 else f"{left:,} last rows of episodes were"
+        what = absent[0].replace("_", " ")
+        warn(f"{rest} left out of {path}, with the reward, for lack of a {what}; {remedy}")
+    return data.with_normalisation(observation=True) if normalise else data
+
+
+def _warn_gaps(name: str, step: np.ndarray, number: np.ndarray, order: np.ndarray) -> None:
+    """Where steps count rows, a jump among them tells of rows that are missing; steps come in the order of time."""
+    ahead, within = np.diff(step), number[1:] == number[:-1]
+    if (step != np.round(step)).any() or (within & (ahead == 1)).sum() <= MOSTLY * within.sum():
+        return
+    gaps = np.flatnonzero(within & (ahead != 1))
+    if gaps.size:
+        first = gaps[0]
+        warn(
+            f"{name} jumps {gaps.size:,} {'time' if gaps.size == 1 else 'times'} within episodes, first from "
+            f"{step[first]:g} to {step[first + 1]:g} in row {order[first + 1]}, and the row after a gap was taken for "
+            "the next; add next observations, or give what comes after a gap an episode of its own."
+        )
 
 
 def _read_frame(path: Path, rows: int | None = None) -> "polars.DataFrame":
@@ -160,8 +234,12 @@ def _read_frame(path: Path, rows: int | None = None) -> "polars.DataFrame":
     try:
         if path.suffix.lower() == ".parquet":
             return polars.read_parquet(path, n_rows=rows)
+        header = polars.read_csv(path, infer_schema=False, n_rows=0).columns
+        other = re.search("[;\t]", header[0]) if len(header) == 1 else None  # than commas, as spreadsheets write them
         # Types are inferred from all rows: one odd value late in the file must not become a parser's error.
-        frame = polars.read_csv(path, infer_schema_length=None, try_parse_dates=True, n_rows=rows)
+        frame = polars.read_csv(
+            path, separator=other[0] if other else ",", infer_schema_length=None, try_parse_dates=True, n_rows=rows
+        )
     except OSError as error:
         raise QDFMError(f"Cannot read {path} ({error.strerror or 'no such file'}); check the path.") from None
     except polars.exceptions.NoDataError:
