@@ -171,9 +171,12 @@ def test_an_interrupted_run_exits_as_shells_expect(monkeypatch, capsys):
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sys.modules["qdfm.evaluate"], "evaluate", interrupt)
-    assert main(["train", "multigoal-4", *CLONE, "--out", "run"]) == 130
-    assert capsys.readouterr().err.splitlines()[-1] == "Interrupted; the agents are saved in run."
+    for place, out in (("qdfm.evaluate.evaluate", "run"), ("qdfm.cli.train.draw_curves", "other")):
+        with monkeypatch.context() as stopped:
+            module, _, name = place.rpartition(".")
+            stopped.setattr(sys.modules[module], name, interrupt)
+            assert main(["train", "multigoal-4", *CLONE, "--out", out]) == 130
+        assert capsys.readouterr().err.splitlines()[-1] == f"Interrupted; the agents are saved in {out}."
     monkeypatch.setattr("qdfm.cli.train.train", interrupt)
     assert main(["train", "multigoal-4", *CLONE]) == 130
     assert capsys.readouterr().err == "Interrupted; nothing was saved yet.\n"

@@ -104,23 +104,24 @@ def _run_training(args: TrainArguments, config: Config) -> None:
     with noted(source=args.task, **({"columns": columns} if columns else {})):
         agents = train(config, data, range(args.seeds), out, args.resume, options=args.run, task=place)
     print(f"Saved {len(agents)} agent(s) in {out}.")
-    draw_curves(out)
-    if place is not None and args.episodes > 0:
+    try:
+        draw_curves(out)
+        if place is None or args.episodes == 0:
+            return
         if data.spec.objectives > 1 and config.preference is None:
             print("The agents follow a preference; play with qdfm evaluate --preference or qdfm pareto.")
             return
-        try:
-            ways: dict[str, list[dict[str, Any]]] = {"drawn actions": [], "most likely actions": []}
-            for seed, agent in enumerate(agents):
-                for greedy, summaries in enumerate(ways.values()):
-                    done = evaluate(agent, place, args.episodes, seed=seed, greedy=bool(greedy), progress=True)
-                    summaries.append(done.summary())
-                    if not greedy:
-                        print(json.dumps({"seed": seed, **summaries[-1]}), flush=True)
-            Console().print(_compared(args.seeds, {"the data": [_as_played(place, data, known)], **ways}))
-        except KeyboardInterrupt:
-            print(f"Interrupted; the agents are saved in {out}.", file=sys.stderr)
-            raise Interrupted from None
+        ways: dict[str, list[dict[str, Any]]] = {"drawn actions": [], "most likely actions": []}
+        for seed, agent in enumerate(agents):
+            for greedy, summaries in enumerate(ways.values()):
+                done = evaluate(agent, place, args.episodes, seed=seed, greedy=bool(greedy), progress=True)
+                summaries.append(done.summary())
+                if not greedy:
+                    print(json.dumps({"seed": seed, **summaries[-1]}), flush=True)
+        Console().print(_compared(args.seeds, {"the data": [_as_played(place, data, known)], **ways}))
+    except KeyboardInterrupt:
+        print(f"Interrupted; the agents are saved in {out}.", file=sys.stderr)
+        raise Interrupted from None
 
 
 def _refuse_idle(config: Config, words: Sequence[str]) -> None:
