@@ -11,7 +11,7 @@ import pytest
 
 import qdfm
 from qdfm.data.dataset import fingerprint
-from qdfm.runfolder import RunFolder, noted
+from qdfm.runfolder import RunFolder
 from qdfm.train import _Loop, train
 from small_runs import CONFIG, OFTEN, rows, small_data
 
@@ -67,22 +67,22 @@ def test_a_folder_is_neither_overwritten_nor_resumed_with_other_settings(tmp_pat
 
 def test_where_the_data_comes_from_is_noted_and_not_compared(tmp_path, monkeypatch):
     out = tmp_path / "run"
-    with noted(source="log.csv", columns={"action": ["dose"]}):
-        train(CONFIG, small_data(), out=out, progress=False, options=OFTEN)
+    notes = {"source": "log.csv", "columns": {"action": ["dose"]}}
+    train(CONFIG, small_data(), out=out, progress=False, options=OFTEN, notes=notes)
     written = (out / "config.json").read_text()
     described = json.loads(written)
     assert (described["source"], described["columns"]) == ("log.csv", {"action": ["dose"]})
     assert described["version"] == qdfm.__version__
     monkeypatch.setattr("qdfm.runfolder.__version__", "9.9")
-    with noted(source="/elsewhere/log.csv"):
-        train(CONFIG, small_data(), out=out, resume=True, progress=False, options=OFTEN)
+    elsewhere = {"source": "/elsewhere/log.csv"}
+    train(CONFIG, small_data(), out=out, resume=True, progress=False, options=OFTEN, notes=elsewhere)
     assert (out / "config.json").read_text() == written
     for name in ("source", "columns", "version"):  # as folders of before lack them
         del described[name]
     (out / "config.json").write_text(json.dumps(described))
     train(CONFIG, small_data(), out=out, resume=True, progress=False, options=OFTEN)
-    with noted(source="log.csv"), pytest.raises(qdfm.QDFMError, match="data="):
-        train(CONFIG, small_data(1), out=out, resume=True, progress=False, options=OFTEN)
+    with pytest.raises(qdfm.QDFMError, match="data="):
+        train(CONFIG, small_data(1), out=out, resume=True, progress=False, options=OFTEN, notes=notes)
 
 
 @pytest.mark.parametrize("resume", [False, True])

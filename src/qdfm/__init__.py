@@ -33,7 +33,8 @@ from qdfm.data.dataset import Dataset
 from qdfm.data.sources import load_dataset
 from qdfm.data.spec import Spec
 from qdfm.data.tables import Columns
-from qdfm.errors import Diverged, QDFMError
+from qdfm.errors import DataWarning, Diverged, QDFMError
+from qdfm.estimate import Estimate, estimate
 from qdfm.evaluate import Evaluation, evaluate
 from qdfm.sweep import Sweep, sweep
 from qdfm.train import Options, train
@@ -60,8 +61,10 @@ __all__ = [
     "BoltzQ",
     "Codebook",
     "Columns",
+    "DataWarning",
     "Dataset",
     "Diverged",
+    "Estimate",
     "Evaluation",
     "GreedyQ",
     "GymEnv",
@@ -70,6 +73,7 @@ __all__ = [
     "Spec",
     "Sweep",
     "__version__",
+    "estimate",
     "evaluate",
     "load",
     "load_dataset",

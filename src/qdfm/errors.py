@@ -12,6 +12,10 @@ class QDFMError(ValueError):
     """A mistake in the input. The command line prints its sentence and exits with code 2."""
 
 
+class DataWarning(UserWarning):
+    """What was done to data on reading it that its owner may not have meant, in one sentence."""
+
+
 class Diverged(RuntimeError):
     """Training produced a non-finite loss; the last good checkpoint is kept."""
 

@@ -1,6 +1,5 @@
 """The picture of a front: what an agent reached, beside what its data holds and what is possible."""
 
-import io
 import math
 from collections.abc import Sequence
 from itertools import combinations
@@ -8,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from qdfm.checkpoint import write_file
+from qdfm.figures import save_figure
 from qdfm.metrics import non_dominated
 
 PANELS = 3  # in a row
@@ -59,9 +58,7 @@ def draw_front(
     figure.legend(*handles, loc="outside lower center", ncols=2 if across == 1 else 4, fontsize=9)
     if title is not None:
         figure.suptitle(title)
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=130)
-    write_file(Path(path), content.getvalue())
+    save_figure(figure, Path(path))
 
 
 def text_front(achieved: np.ndarray, front: np.ndarray | None = None, names: Sequence[str] | None = None) -> str:

@@ -2,9 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,6 @@ from qdfm.errors import QDFMError
 
 SCHEMA = 1
 NOTES = ("task", "source", "columns", "version")  # of a description, which change nothing
-
-# Where the data of a run comes from is known to who read it; training is given the data alone.
-_noted: ContextVar[dict[str, Any] | None] = ContextVar("noted", default=None)
 
 
 @dataclass(frozen=True)
@@ -120,28 +116,20 @@ class RunFolder:
                 (self.path / "config.json").unlink()
 
 
-@contextmanager
-def noted(**notes: Any) -> Iterator[None]:
-    """Runs that begin meanwhile write these notes into their config.json; one that is gone on with keeps its own."""
-    before = _noted.set(notes)
-    try:
-        yield
-    finally:
-        _noted.reset(before)
-
-
 def description(
-    config: Config, dataset: Dataset, seeds: tuple[int, ...], chunk: int, task: str | None
-) -> dict[str, Any]:
-    """What config.json says of a run."""
+    config: Config, dataset: Dataset, seeds: tuple[int, ...], chunk: int, holdout: float, task: str | None,
+    notes: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """What config.json says of a run; `notes` are for its readers."""
     return {
         "schema": SCHEMA,
         "version": __version__,
         "task": task,
-        **(_noted.get() or {}),
+        **notes,
         "algorithm": config.name,
         "seeds": list(seeds),
         "chunk": chunk,
+        "holdout": holdout,
         "config": json.loads(json.dumps(asdict(config))),
         "spec": json.loads(json.dumps(dataset.spec.to_json())),
         "data": fingerprint(dataset),
@@ -163,8 +151,10 @@ def _holds_any(path: Path) -> bool:
 
 
 def _check_same(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    before = {"holdout": 0.0, **before}  # which folders lacked once
     old, new = (_flat({k: v for k, v in tree.items() if k not in NOTES}) for tree in (before, now))
-    for name in sorted(old.keys() | new.keys()):
+    # A setting may be why the data is another, and the data why its spec is.
+    for name in sorted(old.keys() | new.keys(), key=lambda name: (name.startswith("spec."), name == "data", name)):
         if old.get(name) != new.get(name):
             raise QDFMError(
                 f"{path} was run with {name}={old.get(name)} but is resumed with {name}={new.get(name)}; "

@@ -6,11 +6,12 @@ run that was killed and resumed draws the same numbers in the same compiled prog
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -56,11 +57,13 @@ def train(
     progress: bool = True,
     options: Options = Options(),
     task: str | None = None,
+    notes: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Agent]:
     """Train one agent per seed, all in one compiled program; with `out`, keep the run's folder there.
 
     `resume` goes on with the run in the folder, from its last checkpoint, or begins it where there is none.
-    `task` is written down with the run, so that `qdfm evaluate` knows where to play.
+    `task` is written down with the run, so that `qdfm evaluate` knows where to play; so are `notes`, for its readers,
+    such as where the data comes from.
     """
     if options.chunk < 1:
         raise QDFMError(f"chunk is {options.chunk}; give at least 1.")
@@ -79,7 +82,7 @@ def train(
     aside = None if held is None else jax.device_put(replace(held, spec=dataset.spec).normalised())
     folder = None
     if out is not None:
-        described = description(config, dataset, seeds, options.chunk, task)
+        described = description(config, dataset, seeds, options.chunk, options.holdout, task, notes)
         folder = RunFolder.open(Path(out), described, resume, options.tensorboard)
     with (
         closing(folder) if folder is not None else nullcontext(),

@@ -17,7 +17,7 @@ SEA = Spec((2,), Discrete(4), objectives=2)
 def test_training_in_an_id_and_its_front(capsys):
     assert main(["train", "deep-sea-treasure-v0", *CLONE]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "Saved 1 agent(s) in runs/deep-sea-treasure-v0-bc."
+    assert lines[1] == "Saved 1 agent(s) in runs/deep-sea-treasure-v0-bc."
     assert "follow a preference" in lines[2]
     run = Path("runs/deep-sea-treasure-v0-bc")
     words = ["pareto", str(run / "agent-0.safetensors"), "--preferences", "3", "--episodes", "2", "--sampled"]

@@ -130,26 +130,6 @@ def test_a_run_on_a_table_says_which(capsys):
     assert "was run with data=" in refused_at_last(capsys, *words)
 
 
-def test_curves_have_a_panel_for_each_phase_and_a_line_for_each_seed(monkeypatch):
-    from matplotlib.figure import Figure
-
-    axes: list[Any] = []
-    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: axes.extend(self.axes))
-    train.draw_curves(Path())  # nothing to draw
-    assert not list(Path().iterdir())
-    rows = [
-        {"phase": phase, "step": step, "seed": seed, "loss": step + seed} | ({"held_out_loss": 9} if held else {})
-        for phase, held in (("warmup", True), ("critic", False)) for step in (1, 2) for seed in (0, 1)
-    ]  # fmt: skip
-    Path("metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    train.draw_curves(Path())
-    assert [axis.get_title() for axis in axes] == ["warmup", "critic"]
-    shown = [{line.get_label(): line.get_xydata().tolist() for line in axis.lines} for axis in axes]
-    losses = {f"loss, seed {seed}": [[1, 1 + seed], [2, 2 + seed]] for seed in (0, 1)}
-    assert shown[0] == losses | {f"held out loss, seed {seed}": [[1, 9], [2, 9]] for seed in (0, 1)}
-    assert shown[1] == losses
-
-
 def test_quick_takes_a_tenth_of_the_default_steps_but_not_of_given_ones():
     words = ["--algo", "boltzbc", "--batch-size", "8", "--hidden", "16", "--clone-steps", "4", "--quick"]
     assert main(["train", "multigoal-4", *words, "--episodes", "0", "--out", "q"]) == 0

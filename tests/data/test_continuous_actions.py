@@ -10,8 +10,7 @@ import pytest
 
 import qdfm
 from qdfm.data.actions import Bins, Codebook, from_json, quantisation_error, to_json
-from qdfm.data.checks import DataWarning
-from qdfm.errors import QDFMError
+from qdfm.errors import DataWarning, QDFMError
 
 RNG = np.random.default_rng(0)
 ROWS = np.stack([RNG.uniform(-2, 1, 400), RNG.normal(size=400)], 1)

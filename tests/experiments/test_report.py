@@ -18,7 +18,8 @@ import qdfm
 from qdfm.errors import QDFMError
 from qdfm.experiments import report
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.report import Headline, Table, finish, made_here, provenance, save_figure, write_report
+from qdfm.experiments.report import Headline, Table, finish, made_here, provenance, write_report
+from qdfm.figures import save_figure
 
 
 def test_a_table_as_markdown_and_on_the_terminal(capsys):

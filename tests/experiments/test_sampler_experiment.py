@@ -108,7 +108,8 @@ def test_the_report_of_a_tiny_run(tmp_path, small, monkeypatch):
     assert "our choice" in text
     assert (tmp_path / "returns.png").stat().st_size > 10_000
     lines = [json.loads(line) for line in (tmp_path / "cells.jsonl").read_text().splitlines()]
-    assert len(lines) == len({json.dumps(line["cell"]) for line in lines}) == 3 + 1 + 2 * 3  # the reference is π once more
+    cells = {json.dumps(line["cell"]) for line in lines}
+    assert len(lines) == len(cells) == 3 + 1 + 2 * 3  # the reference is π once more
 
 
 def test_what_cannot_be_run_is_refused(tmp_path):

@@ -5,11 +5,14 @@ A command is a function of the words after it, in a module of its name.
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from qdfm._version import __version__
 from qdfm.cli import data, evaluate, listing, pareto, reproduce, train
-from qdfm.errors import Interrupted, interrupted, remembered_interrupts, told, unknown
+from qdfm.errors import DataWarning, Interrupted, interrupted, remembered_interrupts, told, unknown
 
 DATA_LINES = """  qdfm data inspect NAME_OR_FILE  what is in the data
   qdfm data make NAME             write built-in data, that of a MuJoCo task, or random behaviour in a Gymnasium id"""
@@ -49,7 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    with remembered_interrupts():
+    with remembered_interrupts(), warnings.catch_warnings():
+        warnings.showwarning = partial(_warn, warnings.showwarning)
         try:
             return told(lambda: _dispatch(words))
         except BrokenPipeError:
@@ -62,6 +66,14 @@ def _run(words: Sequence[str]) -> int:
             left = "go on with --resume" if words[:1] == ("reproduce",) else "nothing was saved yet"
             print(f"Interrupted; {left}.", file=sys.stderr)
             return INTERRUPTED
+
+
+def _warn(others: Callable[..., None], message: Warning | str, category: type[Warning], *where: Any) -> None:
+    """What is to be said about data as its sentence alone."""
+    if issubclass(category, DataWarning):
+        print(f"qdfm: {message}", file=sys.stderr, flush=True)
+    else:
+        others(message, category, *where)
 
 
 def _dispatch(words: Sequence[str]) -> int:

@@ -14,10 +14,9 @@ from qdfm.checkpoint import check_writable
 from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
 from qdfm.data.arrays import check_suffix
 from qdfm.data.builtin import GENERATORS, Generator
-from qdfm.data.checks import DataWarning
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import collected, table_columns
-from qdfm.errors import QDFMError
+from qdfm.errors import DataWarning, QDFMError
 from qdfm.seeds import check_seed
 
 

@@ -1,7 +1,6 @@
 """qdfm train."""
 
 import dataclasses
-import io
 import json
 import sys
 from collections.abc import Sequence
@@ -15,19 +14,17 @@ from tyro.conf import Positional, arg
 
 from qdfm.algorithms import ALGORITHMS
 from qdfm.algorithms.base import Config
-from qdfm.checkpoint import write_file
 from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
+from qdfm.curves import draw_curves
 from qdfm.data.builtin import GENERATORS
 from qdfm.data.dataset import Dataset
 from qdfm.data.minari import environment_of
 from qdfm.data.sources import is_file, table_columns
 from qdfm.errors import Interrupted, QDFMError, unknown
-from qdfm.runfolder import noted
 from qdfm.train import Options, train
 
 QUICK_SHARE = 0.1
 UNUSED = "not used"  # what table_columns calls columns that are no field
-DPI = 120
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,8 +98,8 @@ def _run_training(args: TrainArguments, config: Config) -> None:
     config.resolve(config.adapt(data).spec)  # a mistake is told before anything else
     print(f"The data: {text}.", flush=True)
     columns = {field: names for field, names in table_columns(args.task, args.data.columns).items() if field != UNUSED}
-    with noted(source=args.task, **({"columns": columns} if columns else {})):
-        agents = train(config, data, range(args.seeds), out, args.resume, options=args.run, task=place)
+    notes = {"source": args.task} | ({"columns": columns} if columns else {})
+    agents = train(config, data, range(args.seeds), out, args.resume, options=args.run, task=place, notes=notes)
     print(f"Saved {len(agents)} agent(s) in {out}.")
     try:
         draw_curves(out)
@@ -166,35 +163,6 @@ def _mean(values: list[Any], form: str) -> str:
         return "–"
     means = np.atleast_1d(np.mean(values, 0))
     return ", ".join(format(v, form or (".1f" if abs(v) >= 1000 else ".4g")) for v in means)
-
-
-def draw_curves(folder: Path) -> None:
-    """Write curves.png into a run's folder: the losses of all seeds by step, a panel for each phase, and beside them
-    those on rows that were held out, where there are such. A run without metrics gets none."""
-    from matplotlib.figure import Figure
-
-    log = folder / "metrics.jsonl"
-    rows = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
-    phases = list(dict.fromkeys(row["phase"] for row in rows))
-    seeds = sorted({row["seed"] for row in rows})
-    if not rows:
-        return
-    figure = Figure((4.4 * len(phases), 3.6), layout="constrained")  # without pyplot, whose backend is the user's
-    for axis, phase in zip(figure.subplots(1, len(phases), squeeze=False).flat, phases, strict=True):
-        for i, seed in enumerate(seeds):
-            own = [row for row in rows if (row["phase"], row["seed"]) == (phase, seed)]
-            for name, style in (("loss", "-"), ("held_out_loss", "--")):
-                points = [(row["step"], row[name]) for row in own if name in row]
-                if points:
-                    label = f"{name.replace('_', ' ')}, seed {seed}"
-                    axis.plot(*zip(*points), style, color=f"C{i}", lw=1.2, label=label)
-        axis.set_title(phase, fontsize=10)
-        axis.set_xlabel("step")
-        axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=DPI)
-    write_file(folder / "curves.png", content.getvalue())
 
 
 def _few(args: TrainArguments) -> DataArguments:

@@ -8,16 +8,12 @@ import numpy as np
 
 from qdfm.data.actions import ActionSpace, Bins, Discrete, MultiDiscrete, integral
 from qdfm.data.spec import Spec
-from qdfm.errors import QDFMError
+from qdfm.errors import DataWarning, QDFMError
 
 if TYPE_CHECKING:
     from qdfm.data.dataset import Dataset
 
 FEW_VALUES = 100  # whole numbers of fewer different values may be choices
-
-
-class DataWarning(UserWarning):
-    """What was done to data on reading it that its owner may not have meant, in one sentence."""
 
 
 def warn(sentence: str) -> None:

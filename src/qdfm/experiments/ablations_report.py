@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from qdfm.experiments.control import SOURCE, mean_returns, scores
-from qdfm.experiments.report import Headline, Table, number, save_figure, shown
+from qdfm.experiments.report import Headline, Table, number, shown
 from qdfm.experiments.timing import extrapolated
+from qdfm.figures import save_figure
 from qdfm.metrics import summarise
 from qdfm.tasks import normalised
 

@@ -20,8 +20,9 @@ from qdfm.algorithms.base import legal_choices
 from qdfm.algorithms.qdfm_phases import Phases
 from qdfm.data.dataset import Dataset
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.report import Headline, Table, finish, save_figure
+from qdfm.experiments.report import Headline, Table, finish
 from qdfm.experiments.timing import Scale, phase_rates
+from qdfm.figures import save_figure
 from qdfm.nets import context
 
 EXECUTIONS = ("decentralised", "centralised")

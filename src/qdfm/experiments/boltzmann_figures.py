@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from qdfm.experiments.boltzmann_tables import Results, over_seeds
-from qdfm.experiments.report import save_figure
+from qdfm.figures import save_figure
 
 
 def draw(folder: Path, results: Results) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from qdfm.experiments.cartpole2obj_tables import PAPER, PLAYED, REFERENCES, WEIGHTS, Results, over_seeds
-from qdfm.experiments.report import save_figure
+from qdfm.figures import save_figure
 
 PANELS = (("r1", "R1 (steps)"), ("r2", "R2 (−switches)"))
 MARKERS = {"random": "x", "data": "*", "best habit": "+"}

@@ -19,7 +19,8 @@ from qdfm.data.dataset import Dataset
 from qdfm.envs.exact import expected_returns
 from qdfm.envs.tabular import Tabular
 from qdfm.experiments.cells import Cells, Settings
-from qdfm.experiments.report import Headline, Table, finish, save_figure
+from qdfm.experiments.report import Headline, Table, finish
+from qdfm.figures import save_figure
 from qdfm.metrics import simplex, summarise
 from qdfm.train import train
 

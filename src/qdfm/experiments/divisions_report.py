@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from qdfm.experiments.control import PAPER_TASKS, SOURCE, mean_returns, scores
-from qdfm.experiments.report import PLAYED, Headline, Table, save_figure, shown
+from qdfm.experiments.report import PLAYED, Headline, Table, shown
+from qdfm.figures import save_figure
 from qdfm.metrics import summarise
 
 # By coding (codebook-16, bins-9, ...) and task: the cell of the behaviour, and under "methods" those of the methods.

@@ -7,7 +7,7 @@ import numpy as np
 
 from qdfm.envs.fork import Fork
 from qdfm.experiments.heatmaps import colour_bar, heatmap
-from qdfm.experiments.report import save_figure
+from qdfm.figures import save_figure
 
 
 def draw(folder: Path, results: dict[str, Any], preferences: tuple[str, ...]) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from qdfm.experiments.control import SOURCE, data_return, gain, scores
-from qdfm.experiments.report import PLAYED, Headline, Table, number, save_figure
+from qdfm.experiments.report import PLAYED, Headline, Table, number
+from qdfm.figures import save_figure
 from qdfm.metrics import summarise
 
 # By task: the cell of the behaviour, and under "rules" those of the rules.

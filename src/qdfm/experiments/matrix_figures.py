@@ -8,7 +8,7 @@ import numpy as np
 from qdfm.envs.matrix import DIFFERENT, EQUAL
 from qdfm.experiments.matrix_exact import PREFERENCES, deterministic_front, expected_returns
 from qdfm.experiments.matrix_report import CLOSED_FORMS, PAPER, Results
-from qdfm.experiments.report import save_figure
+from qdfm.figures import save_figure
 
 EVERY = 4  # preferences, of which the panel of returns shows one
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from qdfm.experiments.report import Headline, Table, number, save_figure, shown
+from qdfm.experiments.report import Headline, Table, number, shown
+from qdfm.figures import save_figure
 from qdfm.metrics import hypervolume, summarise
 
 # By quality of the data: its own facts under "data", the methods' cells, and the times of an action.

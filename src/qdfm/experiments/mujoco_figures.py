@@ -5,7 +5,8 @@ from typing import Any
 
 from qdfm.experiments.control import data_return, scores
 from qdfm.experiments.mujoco_tables import PAPER, Results
-from qdfm.experiments.report import PLAYED, draw_ways, save_figure
+from qdfm.experiments.report import PLAYED, draw_ways
+from qdfm.figures import save_figure
 
 
 def draw(folder: Path, results: Results) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from qdfm.envs.multigoal import MultiGoal
 from qdfm.experiments.heatmaps import colour_bar, heatmap
-from qdfm.experiments.report import save_figure
+from qdfm.figures import save_figure
 from qdfm.metrics import summarise
 
 if TYPE_CHECKING:

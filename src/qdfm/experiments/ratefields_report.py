@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qdfm.experiments.report import Headline, Table, save_figure
+from qdfm.experiments.report import Headline, Table
+from qdfm.figures import save_figure
 from qdfm.metrics import summarise
 
 OURS, THEIRS = "posterior", "softplus"  # the jump-to-endpoint rates of either

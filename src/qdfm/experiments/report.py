@@ -1,6 +1,5 @@
 """What an experiment leaves behind: results.json with its provenance and headlines, a Markdown table, pictures."""
 
-import io
 import json
 import os
 import platform
@@ -24,11 +23,8 @@ from qdfm.checkpoint import write_file
 from qdfm.metrics import bootstrap_interval, summarise
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from qdfm.experiments.cells import Cells
 
-DPI = 120  # of all pictures
 PLAYED = ("sampled", "greedy")  # the two ways to play a policy
 # Packages on which results depend.
 PACKAGES = ("jax", "equinox", "optax", "numpy", "gymnasium", "mujoco", "minari", "jaxmarl", "mo-gymnasium")
@@ -158,13 +154,6 @@ def draw_ways(axes: Any, by_way: dict[str, list[np.ndarray | None]]) -> None:
         reach = np.abs(np.array([bootstrap_interval(v) for v in values]) - means[:, None]).T
         heights = np.array([i for i, v in enumerate(every) if v is not None]) + 0.2 * (2 * place - 1)
         axes.errorbar(means, heights, xerr=reach, fmt="ox"[place], ms=4, capsize=2, lw=1, label=how)
-
-
-def save_figure(figure: "Figure", path: Path) -> None:
-    """A picture as PNG, written whole or not at all."""
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=DPI)
-    write_file(path, content.getvalue())
 
 
 def number(value: float | None, form: str = ".1f") -> str:

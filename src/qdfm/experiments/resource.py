@@ -15,7 +15,7 @@ from qdfm.envs.mogym import resource_gathering
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.frontruns import PerPreference, Study, run_studies
 from qdfm.experiments.fronts import Problem
-from qdfm.experiments.report import save_figure
+from qdfm.figures import save_figure
 
 REFERENCE = (-1.0, -1.0, -1.0)
 SAFETY = 0.2  # the weight of safety in the sweep between gold and diamond

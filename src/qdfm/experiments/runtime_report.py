@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from qdfm.experiments.report import Headline, Table, number, save_figure
+from qdfm.experiments.report import Headline, Table, number
 from qdfm.experiments.timing import extrapolated
+from qdfm.figures import save_figure
 
 # The paper, one A100: seconds of 1M steps (HalfCheetah-medium), milliseconds of one action (Hopper-medium).
 PAPER_TRAIN = {"GreedyQ": 1380.0, "CQL": 1729.0, "BCQ": 2365.0, "AWAC": 2606.0, "IQL": 3620.0}

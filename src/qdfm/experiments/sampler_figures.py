@@ -4,8 +4,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from qdfm.experiments.report import save_figure
 from qdfm.experiments.sampler_tables import ALPHAS, STARTS, STEPS, TITLES
+from qdfm.figures import save_figure
 
 MARKERS = dict(zip(STARTS, ("o", "s", "^"), strict=True))
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from qdfm.experiments.report import PLAYED, Headline, Table, draw_ways, marked, near_best, number, rivals, save_figure
+from qdfm.experiments.report import PLAYED, Headline, Table, draw_ways, marked, near_best, number, rivals
+from qdfm.figures import save_figure
 
 MEASURES = {"return": "mean return", "won": "share of battles won"}
 VARIANTS = ("QDFM, qmix", "QDFM, qmix, centralised")
