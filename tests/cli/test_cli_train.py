@@ -274,3 +274,10 @@ def test_a_folder_of_something_else_is_not_resumed(capsys):
     Path("mine/letter.txt").touch()
     said = refused_at_last(capsys, "train", "multigoal-4", *CLONE, "--out", "mine", "--resume")
     assert "holds no run to resume" in said
+
+
+def test_what_is_to_be_said_about_data_is_a_sentence(capsys):
+    log = table("cut.csv", "episode,obs,action,reward,terminated", *(f"{i // 4},{i},{i % 2},1,0" for i in range(12)))
+    assert main(["train", log, *CLONE]) == 0
+    said = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    assert len(said) == 1 and said[0].startswith("qdfm: 3 last rows of episodes were left out of cut.csv")
