@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from command_line import refusal, save_agent
+from command_line import refusal, save_agent, table
 from safetensors.numpy import load_file, save_file
 
 import qdfm
@@ -126,3 +126,44 @@ def test_preferences_over_two_objectives(capsys, monkeypatch, preference, says):
     monkeypatch.setitem(ENVIRONMENTS, "twofold", lambda: Twofold(4))
     agent = save_agent(Path("agent.safetensors"), Twofold.spec)
     assert says in refusal(capsys, "evaluate", agent, "--env", "twofold", *preference)
+
+
+def test_evaluate_by_a_log(run, capsys):
+    data = qdfm.load_dataset("multigoal-4")
+    data[data.episode < 30].save("log.npz")
+    file = run / "agent-0.safetensors"
+    assert main(["evaluate", str(file), "--data", "log.npz", "--steps", "2", "--seed", "3"]) == 0
+    first, *rows = capsys.readouterr().out.splitlines()
+    shown = json.loads(first)
+    found = qdfm.estimate(qdfm.load(file), qdfm.load_dataset("log.npz"), seed=3, steps=2, progress=False)
+    assert shown == {"data": "log.npz", "algorithm": "qdfm", "preference": None, **found.summary()}
+    assert shown["gamma"] == 0.99
+    text = "\n".join(rows)
+    for name, value in (("log", "log_return"), ("importance sampling", "importance"), ("fitted Q", "fitted")):
+        assert f"{shown[value][0]:.4g}" in next(row for row in rows if name in row and "│" in row)
+    assert ("means little" in text) == (found.effective_episodes < 10)
+
+
+def test_evaluate_by_a_table_that_shows_few_choices_and_few_episodes(capsys):
+    agent = save_agent(Path("agent.safetensors"), Spec((1,), Discrete(4)))
+    table("log.csv", "patient,x,dose,reward", "a,0.5,0,1", "a,0.1,1,2", "b,0.3,1,3", "c,0.2,0,5")
+    words = ["--columns.observation", "x", "--columns.action", "dose", "--columns.episode", "patient"]
+    assert main(["evaluate", str(agent), "--data", "log.csv", *words, "--gamma", "0.5", "--steps", "2"]) == 0
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert json.loads(first)["log_return"] == pytest.approx([(1 + 0.5 * 2 + 3 + 5) / 3])
+    assert any("3.333" in row for row in rows)
+    said = f"The effective sample size is {json.loads(first)['effective_episodes']:.1f} episodes, below 10: the figure"
+    assert rows[-1] == f"{said} by importance sampling means little."
+
+
+def test_options_that_have_no_effect(run, capsys):
+    agent = run / "agent-0.safetensors"
+    for words, says in (
+        (["--data", "log.csv", "--env", "multigoal-4"], "--env concerns playing; leave it out, or --data."),
+        (["--data", "log.csv", "--greedy"], "--greedy concerns playing"),
+        (["--data", "log.csv", "--episodes", "7"], "--episodes concerns playing"),
+        (["--steps", "7"], "--steps and the options of a log concern estimates; give the log as --data"),
+        (["--columns.action", "dose"], "--steps and the options of a log concern estimates"),
+    ):
+        assert says in refusal(capsys, "evaluate", agent, *words)
+    assert "There is no file nothing.csv" in refusal(capsys, "evaluate", agent, "--data", "nothing.csv")

@@ -1,18 +1,33 @@
-"""qdfm evaluate."""
+"""qdfm evaluate: by playing, or by a log where there is nowhere to play."""
 
 import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-from qdfm.cli.common import FLAT, PlayArguments, parse
+from rich.console import Console
+from rich.table import Table
+
+from qdfm.cli.common import FLAT, DataArguments, PlayArguments, parse
+from qdfm.data.actions import Discrete
+from qdfm.data.dataset import Dataset
+from qdfm.data.sources import TABLES
+from qdfm.errors import QDFMError
+
+if TYPE_CHECKING:
+    from qdfm.agent import Agent
+    from qdfm.estimate import Estimate
+
+PLAYED = ("env", "episodes", "greedy", "workers", "video")  # options that a log has no use for
 
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateArguments(PlayArguments):
-    """Play episodes with a saved agent."""
+    """Play episodes with a saved agent; or, with --data, estimate from a log what it would earn."""
 
+    gamma: float | None = None  # type: ignore[assignment]  # whose default depends on what is done
+    """The discount of the returns; 1: none (default: 1, with --data .99)."""
     episodes: int = 200
     """How many episodes."""
     greedy: bool = False
@@ -23,27 +38,102 @@ class EvaluateArguments(PlayArguments):
     """Processes that step a Gymnasium environment; 1: this one."""
     video: Path | None = None
     """Also record the first episode here: a .gif, a strip of pictures (.png) or an .mp4."""
+    data: str | None = None
+    """Do not play but estimate from this log, as qdfm train takes one, preferably of episodes that the agent was not
+    trained on."""
+    steps: int = 10_000
+    """With --data: gradient steps of fitted Q evaluation."""
+    log: Annotated[DataArguments, FLAT] = dataclasses.field(default_factory=DataArguments)
 
 
 def run(words: Sequence[str]) -> None:
-    """Play, and print one JSON object."""
+    """Play or estimate, and print one JSON object."""
 
     def command(args: Annotated[EvaluateArguments, FLAT]) -> None:
-        from qdfm.agent import load
-        from qdfm.evaluate import evaluate
-        from qdfm.video import check_film, record
-
-        agent, env = load(args.checkpoint), args.where()
-        if args.video is not None:
-            check_film(args.video, env)
-        done = evaluate(
-            agent, env, args.episodes, args.seed, args.greedy, args.preference, args.gamma, True, args.workers
-        )
-        played = {"greedy": args.greedy, "gamma": args.gamma, "preference": args.preference}
-        print(json.dumps({"env": env, "algorithm": agent.config.name, **played, **done.summary()}))
-        if args.video is not None:
-            seen = record(agent, env, args.video, args.seed, args.greedy, args.preference)
-            print(f"Wrote an episode of {seen.lengths[0]} steps to {args.video}.")
+        _refuse_idle(args)
+        if args.data is None:
+            _play(args)
+        else:
+            _estimate(args, args.data)
 
     command.__doc__ = EvaluateArguments.__doc__
     parse("evaluate", command, words)
+
+
+def _play(args: EvaluateArguments) -> None:
+    from qdfm.agent import load
+    from qdfm.evaluate import evaluate
+    from qdfm.video import check_film, record
+
+    agent, env, gamma = load(args.checkpoint), args.where(), 1.0 if args.gamma is None else args.gamma
+    if args.video is not None:
+        check_film(args.video, env)
+    done = evaluate(agent, env, args.episodes, args.seed, args.greedy, args.preference, gamma, True, args.workers)
+    played = {"greedy": args.greedy, "gamma": gamma, "preference": args.preference}
+    print(json.dumps({"env": env, "algorithm": agent.config.name, **played, **done.summary()}))
+    if args.video is not None:
+        seen = record(agent, env, args.video, args.seed, args.greedy, args.preference)
+        print(f"Wrote an episode of {seen.lengths[0]} steps to {args.video}.")
+
+
+def _estimate(args: EvaluateArguments, source: str) -> None:
+    from qdfm.agent import load
+    from qdfm.estimate import FEW, estimate
+
+    agent, gamma = load(args.checkpoint), 0.99 if args.gamma is None else args.gamma
+    data = _read(args.log, source, agent)
+    found = estimate(agent, data, gamma, preference=args.preference, seed=args.seed, steps=args.steps)
+    told = {"data": source, "algorithm": agent.config.name, "preference": args.preference}
+    print(json.dumps({**told, **found.summary()}), flush=True)
+    Console().print(_table(found))
+    if found.effective_episodes < FEW:
+        print(
+            f"The effective sample size is {found.effective_episodes:.1f} episodes, below {FEW}: the figure by "
+            "importance sampling means little."
+        )
+
+
+def _read(log: DataArguments, source: str, agent: "Agent") -> Dataset:
+    """The log; a table of few episodes may not show all the choices that the agent knows."""
+    unsaid = log.num_actions is None and log.bins is None and log.codebook is None
+    if unsaid and isinstance(agent.spec.actions, Discrete) and Path(source).suffix.lower() in TABLES:
+        log = dataclasses.replace(log, num_actions=agent.spec.choices)
+    return log.load(source)
+
+
+def _table(found: "Estimate") -> Table:
+    """The log beside the agent."""
+    said = found.summary()
+    table = Table(f"discounted by {found.gamma:g}")
+    for title in ("return", "95 % interval", "effective episodes"):
+        table.add_column(title, justify="right")
+    spread = [(m - 1.96 * e, m + 1.96 * e) for m, e in zip(said["log_return"], said["log_error"], strict=True)]
+    table.add_row("log", _numbers(said["log_return"]), _intervals(spread), str(said["episodes"]))
+    sampled = _numbers(said["importance"]), _intervals(said["importance_interval"])
+    table.add_row("agent, importance sampling", *sampled, f"{said['effective_episodes']:.1f}")
+    table.add_row("agent, fitted Q evaluation", _numbers(said["fitted"]), "–", "–")
+    return table
+
+
+def _numbers(values: Sequence[float | None]) -> str:
+    return ", ".join("–" if v is None else f"{v:.4g}" for v in values)
+
+
+def _intervals(values: Sequence[Sequence[float | None]]) -> str:
+    return ", ".join("–" if low is None else f"{low:.4g} to {high:.4g}" for low, high in values)
+
+
+def _refuse_idle(args: EvaluateArguments) -> None:
+    """Refuse options that would have no effect."""
+    changed = [f.name for f in dataclasses.fields(args) if getattr(args, f.name) != _default(f)]
+    if args.data is not None:
+        for option in (name for name in PLAYED if name in changed):
+            raise QDFMError(f"--{option} concerns playing; leave it out, or --data.")
+    elif "steps" in changed or "log" in changed:
+        raise QDFMError(
+            "--steps and the options of a log concern estimates; give the log as --data, or leave them out."
+        )
+
+
+def _default(field: "dataclasses.Field[object]") -> object:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
