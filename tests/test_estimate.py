@@ -263,6 +263,17 @@ def test_preferences_that_were_logged():
     assert p == pytest.approx(np.where(action == 2, 0.1, 0.9), abs=0.04)
 
 
+def test_a_choice_that_one_half_never_shows_is_not_ruled_out():
+    state = np.eye(STATES, dtype=np.float32)[np.zeros(600, int)]
+    action = np.where(np.arange(600) == 0, 2, 0)
+    mask = np.ones((600, 1, CHOICES), bool)
+    mask[:, :, 1] = False
+    data = Dataset.from_arrays(state, action, np.ones(600), state, np.ones(600), mask=mask, next_mask=mask)
+    p = _crossfitted(data, seed=0, cloning=0)
+    assert 0.01 / 2 < p[0] < 0.05
+    assert (p[1:] > 0.95).all()
+
+
 def test_what_is_refused():
     data, agent = three_episodes(), agent_of(np.ones((STATES, CHOICES)) / CHOICES)
     two = Spec((STATES,), MultiDiscrete((2, 2)))

@@ -25,6 +25,7 @@ PASSES, LEAST, MOST = (
     500,
     5_000,
 )  # over its rows, and steps: a policy that knows few episodes by heart errs elsewhere
+DOUBT = 0.01  # share of its probabilities that is spread over all legal choices: one log does not show all that is done
 RESAMPLES = 500  # of the episodes, for the interval
 INTERVAL = (2.5, 97.5)  # percentiles
 FEW = 10  # effective episodes below which importance sampling means little
@@ -99,7 +100,6 @@ def estimate(
     # Of the seeds of the halves, the behaviour, the resampling and the critic none is another's.
     halves, cloning, resampling, fitting = (int(s) for s in np.random.default_rng(seed).integers(2**31, size=4))
     logged = _crossfitted(data, halves, cloning) if behaviour is None else _propensities(behaviour, data, wanted)
-    legal = spec.legal[None] if data.mask is None else data.mask & spec.legal
     with np.errstate(divide="ignore"):
         likely, logged = np.log(_of_logged(law, data)), np.log(logged)
     importance, interval, effective = weighted_return(data, likely - logged, gamma, resampling)
@@ -111,7 +111,7 @@ def estimate(
         data.returns(gamma),
         likely,
         logged,
-        np.broadcast_to(-np.log(legal.sum((1, 2))), len(data)),
+        -np.log(_legal(data)),
         law.argmax(1) == data.action[:, 0],
         importance,
         interval,
@@ -191,7 +191,7 @@ def _crossfitted(data: Dataset, seed: int, cloning: int) -> np.ndarray:
         here = data[side == half]
         p = probabilities(clone, here.observation, here.mask, None if asked is None else here.preference)
         found[side == half] = _of_logged(p, here)
-    return np.maximum(found, np.finfo(np.float32).tiny)  # a softmax is positive, but for rounding
+    return (1 - DOUBT) * found + DOUBT / _legal(data)
 
 
 def _propensities(behaviour: Any, data: Dataset, preference: np.ndarray | None) -> np.ndarray:
@@ -222,6 +222,12 @@ def _propensities(behaviour: Any, data: Dataset, preference: np.ndarray | None) 
             "taken; give the behaviour that wrote the log, with probabilities above 0 and at most 1."
         )
     return given
+
+
+def _legal(data: Dataset) -> np.ndarray:
+    """How many choices each row has `[n]`."""
+    legal = data.spec.legal[None] if data.mask is None else np.asarray(data.mask) & data.spec.legal
+    return np.broadcast_to(legal.sum((1, 2)), len(data))
 
 
 def _of_logged(law: np.ndarray, data: Dataset) -> np.ndarray:

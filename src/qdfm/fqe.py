@@ -2,8 +2,8 @@
 
 Q(s, a) is regressed on r + γ Σ_a' π(a'|s') Q̄(s', a'), without a value beyond a terminated step. The policy never
 changes, so its probabilities are found once for all rows. Deviations: minibatches and a target network that follows at
-every step instead of a new regression for each iteration, a step size that falls to 0, and rewards in units of the
-returns.
+every step instead of a new regression for each iteration, layer norm, a step size that falls to 0, and rewards in
+units of the returns.
 """
 
 import time
@@ -34,6 +34,10 @@ class FQE(CriticConfig):
 
     evaluate_steps: int = 10_000
     """Gradient steps."""
+    hidden: tuple[int, ...] = (128, 128)
+    """Widths of the hidden layers."""
+    layer_norm: bool | None = True
+    """Layer norm, without which values of actions that a small log does not show run away."""
     critic_learning_rate: float = 5e-4
     """Adam's first step size; it falls linearly to 0."""
     target_rate: float = 0.05
