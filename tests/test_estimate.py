@@ -264,7 +264,7 @@ def test_preferences_that_were_logged():
 
 
 def test_a_choice_that_one_half_never_shows_is_not_ruled_out():
-    state = np.eye(STATES, dtype=np.float32)[np.zeros(600, int)]
+    state = np.eye(STATES, dtype=np.float32)[np.arange(600) % STATES]
     action = np.where(np.arange(600) == 0, 2, 0)
     mask = np.ones((600, 1, CHOICES), bool)
     mask[:, :, 1] = False
