@@ -149,7 +149,7 @@ def test_an_episode_to_look_at(capsys):
     assert main([*words, "--video", "films/cart.png"]) == 0
     shown, wrote = capsys.readouterr().out.splitlines()
     length = int(json.loads(shown)["length_mean"])
-    assert wrote == f"Wrote an episode of {length} steps to films/cart.png."
+    assert wrote == f"Wrote an episode of {length} steps, return {length}, to films/cart.png."
     assert Image.open("films/cart.png").size == (8 * 240, 160)  # eight moments of 600 × 400, made smaller
     assert "Unknown kind of film '.avi'" in refusal(capsys, *words, "--video", "cart.avi")
     words[3] = "multigoal-4"  # where this agent cannot even play

@@ -25,7 +25,7 @@ USAGE = f"""usage: qdfm COMMAND ...
 
   qdfm list                       tasks, algorithms, environments and experiments
   qdfm train TASK                 train on a built-in or MuJoCo task or a file; --algo A, --seeds 5, --quick, --resume
-  qdfm evaluate CHECKPOINT        play episodes with a saved agent; --video FILE
+  qdfm evaluate CHECKPOINT        play episodes with a saved agent, or judge it by a log; --video FILE, --data LOG
   qdfm pareto CHECKPOINT          the front that an agent reaches as its preference varies
   qdfm reproduce EXPERIMENT       a table or figure of the paper; --quick
 {DATA_LINES}

@@ -73,7 +73,8 @@ def _play(args: EvaluateArguments) -> None:
     print(json.dumps({"env": env, "algorithm": agent.config.name, **played, **done.summary()}))
     if args.video is not None:
         seen = record(agent, env, args.video, args.seed, args.greedy, args.preference)
-        print(f"Wrote an episode of {seen.lengths[0]} steps to {args.video}.")
+        earned = ", ".join(f"{r:.4g}" for r in seen.returns[0])
+        print(f"Wrote an episode of {seen.lengths[0]} steps, return {earned}, to {args.video}.")
 
 
 def _estimate(args: EvaluateArguments, source: str) -> None:
