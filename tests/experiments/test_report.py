@@ -7,19 +7,14 @@ from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
-from struct import unpack
-from typing import Any
 
 import jax
 import numpy as np
-import pytest
 
 import qdfm
-from qdfm.errors import QDFMError
 from qdfm.experiments import report
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.report import Headline, Table, finish, made_here, provenance, write_report
-from qdfm.figures import save_figure
 
 
 def test_a_table_as_markdown_and_on_the_terminal(capsys):
@@ -157,26 +152,3 @@ def test_the_end_of_a_run(tmp_path, capsys):
     assert written["provenance"] == provenance("qdfm reproduce x", cells.used, seeds=[0])
     assert (written["results"], written["source"]) == ({"r": 2.0}, "Own.")
     assert table.markdown() in (tmp_path / "table.md").read_text()
-
-
-def test_a_picture_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
-    from matplotlib.figure import Figure
-
-    figure, path = Figure(figsize=(2, 1)), tmp_path / "a.png"
-    save_figure(figure, path)
-    whole = path.read_bytes()
-    assert unpack(">II", whole[16:24]) == (2 * report.DPI, report.DPI)
-    save = Figure.savefig
-
-    def cut_off(self: Figure, file: Any, **options: Any) -> None:
-        save(self, file, **options)
-        raise OSError("no space left")
-
-    monkeypatch.setattr(Figure, "savefig", cut_off)
-    with pytest.raises(OSError, match="no space left"):
-        save_figure(figure, path)
-    assert path.read_bytes() == whole
-    assert list(tmp_path.iterdir()) == [path]
-    monkeypatch.undo()
-    with pytest.raises(QDFMError, match=r"Cannot write .*nowhere"):
-        save_figure(figure, tmp_path / "nowhere" / "a.png")
