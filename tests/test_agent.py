@@ -515,3 +515,20 @@ def test_a_preference_that_is_asked_for_again_is_checked_once_and_a_changed_one_
     assert len(checked) == 2
     np.testing.assert_array_equal(changed, two.action_probabilities(OBSERVATION, preference=[0.75, 0.25]))
     assert not np.allclose(changed, laws[0])
+
+
+def test_an_agent_from_when_beta_stood_beside_the_share_is_read(tmp_path):
+    """It had no effect then, and is left open now."""
+    rng = np.random.default_rng(0)
+    parts = qdfm.Dataset.from_arrays(
+        rng.normal(size=(20, 2)), rng.integers(3, size=(20, 2)), np.zeros(20), rng.normal(size=(20, 2)), np.ones(20)
+    )
+    few = {"warmup_steps": 2, "critic_steps": 2, "improve_steps": 2}
+    agent = qdfm.QDFM(hidden=(8,), batch_size=4, **few).fit(parts, progress=False)
+    agent.save(tmp_path / "new.safetensors")
+    settings = agent.config.described() | {"beta": 10.0}
+    header = {"algorithm": settings.pop("algorithm"), "config": settings, "spec": agent.spec.to_json()}
+    checkpoint.write_tree(tmp_path / "old.safetensors", "agent", agent.policy, header)
+    old, new = (qdfm.load(tmp_path / f"{name}.safetensors") for name in ("old", "new"))
+    assert old.config == new.config and old.config.beta is None
+    np.testing.assert_array_equal(old.act(parts.observation, seed=1), new.act(parts.observation, seed=1))

@@ -111,8 +111,10 @@ def test_fit_goes_on_with_its_run_and_nothing_goes_on_without_a_folder(tmp_path,
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
 def test_a_run_that_ends_before_its_first_chunk_leaves_its_folder_to_another(tmp_path, monkeypatch, stop):
-    def end(*_):
+    def end(loop, *_):
         assert (out / "config.json").exists()  # meanwhile the folder is taken
+        loop.folder.log([{"phase": "warmup", "step": 1, "seed": 0, "loss": 1.0}])
+        assert len(list(out.iterdir())) == 3  # with a file of TensorBoard's
         with pytest.raises(qdfm.QDFMError, match="already holds a run"):
             CONFIG.fit(small_data(), out=out, progress=False)
         raise stop

@@ -289,6 +289,13 @@ def noisy(episodes: int = 40, length: int = 5) -> qdfm.Dataset:
     return qdfm.Dataset.from_arrays(obs, rng.integers(4, size=n), np.zeros(n), obs, np.arange(n) % length == length - 1)
 
 
+def two_objectives() -> qdfm.Dataset:
+    data = noisy()
+    rewards = np.random.default_rng(4).normal(size=(len(data), 2)).astype(np.float32)
+    spec = dataclasses.replace(data.spec, objectives=2)
+    return dataclasses.replace(data, reward=rewards, spec=spec)
+
+
 def test_held_out_episodes_are_not_learned_from_and_their_loss_is_told(tmp_path):
     data = noisy()
     config = qdfm.BC(clone_steps=30, batch_size=2_000, hidden=(16,), ema=0.0)
@@ -300,6 +307,10 @@ def test_held_out_episodes_are_not_learned_from_and_their_loss_is_told(tmp_path)
     told = rows(tmp_path / "run")[-1]["held_out_loss"]
     own = agent.log_prob(second.observation, second.action[:, 0])
     assert told == pytest.approx(-own.mean(), abs=5 * own.std() / np.sqrt(8 * 2_000))
+    with pytest.raises(qdfm.QDFMError, match=r"holdout is 0\.9 of 3 episode\(s\), which leaves none on one side"):
+        config.fit(data[:15], holdout=0.9)
+    with pytest.raises(qdfm.QDFMError, match="qdfm makes rows of its own"):
+        qdfm.QDFM(utility="chebyshev").fit(two_objectives(), holdout=0.3)
     with pytest.raises(qdfm.QDFMError, match=r"holdout is 1\.5; give a share"):
         config.fit(data, holdout=1.5)
 

@@ -292,7 +292,10 @@ def load(path: str | Path) -> Agent:
     if name not in ALGORITHMS:
         raise unknown("algorithm", name, ALGORITHMS)
     try:
-        config, spec = ALGORITHMS[name](**header["config"]), Spec.from_json(header["spec"])
+        settings, spec = dict(header["config"]), Spec.from_json(header["spec"])
+        if settings.get("beta_scale") == "share" and settings.get("beta"):
+            settings["beta"] = None  # which was written beside the share that it had no effect on
+        config = ALGORITHMS[name](**settings)
     except (KeyError, TypeError, AttributeError, QDFMError):
         raise QDFMError(f"The header of {path} does not fit this qdfm; use the version that wrote it.") from None
     algorithm = compiled(config, spec).algorithm

@@ -68,7 +68,7 @@ def told(run: Callable[[], int | None]) -> int:
     try:
         return run() or 0
     except (QDFMError, Diverged) as error:
-        print(f"qdfm: {error}", file=sys.stderr)
+        print(f"qdfm: {str(error).removeprefix('qdfm: ')}", file=sys.stderr)  # as those on QDFM's settings begin
         return 2 if isinstance(error, QDFMError) else 3
 
 

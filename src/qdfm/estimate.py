@@ -28,6 +28,7 @@ PASSES, LEAST, MOST = (
 DOUBT = 0.01  # share of its probabilities that is spread over all legal choices: one log does not show all that is done
 RESAMPLES = 500  # of the episodes, for the interval
 INTERVAL = (2.5, 97.5)  # percentiles
+TABLE = 50_000_000  # episodes × steps of the longest, up to which importance sampling holds all at once
 FEW = 10  # effective episodes below which importance sampling means little
 
 
@@ -152,6 +153,11 @@ def _weights(data: Dataset, log_ratio: np.ndarray, gamma: float) -> tuple[np.nda
     the step pays `[episodes, T, objectives]`."""
     first, last = borders(data.episode)
     lengths = last - first + 1
+    if len(first) * int(lengths.max()) > TABLE:
+        raise QDFMError(
+            f"{len(first):,} episodes of up to {lengths.max():,} steps are too many to weigh together; give fewer "
+            "episodes, such as data.split(0.1)[0], or leave out the longest."
+        )
     at = np.repeat(np.arange(len(first)), lengths), np.arange(len(data)) - np.repeat(first, lengths)
     total = np.zeros((len(first), lengths.max()))
     total[at] = log_ratio

@@ -113,6 +113,8 @@ class RunFolder:
         if not _holds_any(self.path):
             with suppress(OSError):
                 self.metrics.unlink(missing_ok=True)
+                for events in self.path.glob("events.out.tfevents.*"):
+                    events.unlink()
                 (self.path / "config.json").unlink()
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from qdfm.agent import Agent
 from qdfm.algorithms.base import Config, Metrics, Phase
+from qdfm.data.checks import check_filled
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.errors import Diverged, Interrupted, QDFMError, raise_interrupt
@@ -74,8 +75,7 @@ def train(
     _check_types(config, dataset)
     held = None
     if options.holdout:
-        dataset, held = dataset.split(1 - options.holdout)
-        held = config.adapt(held)
+        dataset, held = _held_apart(config, dataset, options.holdout)
     config, dataset, seeds, keys = _begun(config, dataset, seeds)
     algorithm = config.build(dataset.spec)
     data = jax.device_put(dataset.normalised())
@@ -88,7 +88,8 @@ def train(
         closing(folder) if folder is not None else nullcontext(),
         open_progress(config.name, algorithm.phases, len(seeds), progress) as bar,
     ):
-        for objective in dataset.constant_objectives() if dataset.spec.objectives > 1 else ():
+        follows = dataset.spec.objectives > 1 and config.preference is None and config.preferences == "drawn"
+        for objective in dataset.constant_objectives() if follows else ():
             bar.say(f"Objective {objective + 1} never varies in the data, so no policy can follow it; leave it out.")
         passes = max((p.steps for p in algorithm.phases if p.imitates), default=0) * config.batch_size / len(dataset)
         if progress and task is None and held is None and passes > PASSES:
@@ -125,6 +126,7 @@ def branching(
     The result finishes the training of any config that differs from this one only in later phases, and gives what
     `train` would have given.
     """
+    _check_types(config, dataset)
     config, dataset, seeds, keys = _begun(config, dataset, seeds)
     data = jax.device_put(dataset.normalised())
 
@@ -151,7 +153,6 @@ def _begun(
     """What training begins with, checked: the config with every choice made, the data as it needs them, the seeds and
     their keys."""
     seeds = check_seeds(seeds)
-    _check_types(config, dataset)
     dataset = config.adapt(dataset)
     config = config.resolve(dataset.spec)
     _check_memory(dataset)
@@ -165,8 +166,21 @@ def _check_types(config: Any, dataset: Any) -> None:
         raise QDFMError(f"The algorithm is a {type(config).__name__}; give a config, such as qdfm.QDFM().")
     if not isinstance(dataset, Dataset):
         raise QDFMError(f"The data is a {type(dataset).__name__}; give a Dataset, as qdfm.load_dataset gives one.")
-    if len(dataset) == 0:
-        raise QDFMError("The data is empty; give at least one transition.")
+    check_filled(dataset)
+
+
+def _held_apart(config: Config, dataset: Dataset, share: float) -> tuple[Dataset, Dataset]:
+    """The episodes to learn from, and the others."""
+    try:
+        first, held = dataset.split(1 - share)
+    except QDFMError:
+        raise QDFMError(
+            f"holdout is {share:g} of {len(np.unique(dataset.episode))} episode(s), which leaves none on one side; "
+            "give another share, or 0."
+        ) from None
+    if any(a is not b for a, b in zip(jax.tree.leaves(config.adapt(first)), jax.tree.leaves(first), strict=False)):
+        raise QDFMError(f"{config.name} makes rows of its own, by what all episodes return; leave holdout at 0.")
+    return first, held
 
 
 def seed_keys(seeds: Sequence[int]) -> jax.Array:

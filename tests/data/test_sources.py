@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qdfm.data.actions import Discrete
 from qdfm.data.builtin import GENERATORS, Generator
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import load_dataset, table_columns
@@ -204,3 +205,27 @@ def test_a_division_into_one_is_refused_before_anything_is_collected(option, mon
     monkeypatch.setattr("qdfm.collect.mujoco.load_mujoco", lambda *args: pytest.fail("collected"))
     with pytest.raises(QDFMError, match=r"1 .* say nothing; give at least 2"):
         load_dataset("hopper-medium", **{option: 1})
+
+
+def test_actions_of_before(tmp_path):
+    """A few rows of a log read with the bins, the codebook or the choices that were found in all of it."""
+    rng = np.random.default_rng(0)
+    arrays = {"observation": rng.normal(size=(40, 2)), "reward": np.zeros(40), "terminated": np.ones(40)}
+    arrays["next_observation"] = arrays["observation"]
+    actions = {"torque": rng.normal(size=(40, 2)), "choice": np.arange(40) % 5}
+    for name, action in actions.items():
+        for file, rows in (("all", slice(None)), ("few", slice(3))):
+            np.savez(tmp_path / f"{name}-{file}.npz", action=action[rows], **{k: v[rows] for k, v in arrays.items()})
+    for name, options in (("torque", {"bins": 4}), ("torque", {"codebook": 6}), ("choice", {})):
+        whole = load_dataset(tmp_path / f"{name}-all.npz", **options)
+        few = load_dataset(tmp_path / f"{name}-few.npz", actions=whole.spec.actions)
+        assert few.spec.actions == whole.spec.actions
+        np.testing.assert_array_equal(few.action, whole.action[:3])
+        whole.save(tmp_path / "kept.npz")
+        assert load_dataset(tmp_path / "kept.npz", actions=whole.spec.actions).spec.actions == whole.spec.actions
+    with pytest.raises(QDFMError, match=r"keeps the actions .*; write it anew with these"):
+        load_dataset(tmp_path / "kept.npz", actions=Discrete(7))
+    with pytest.raises(QDFMError, match="bins, codebook and actions are ways to discretise actions; give one"):
+        load_dataset(tmp_path / "torque-few.npz", bins=3, actions=Discrete(7))
+    with pytest.raises(QDFMError, match="actions does not concern multigoal-4"):
+        load_dataset("multigoal-4", actions=Discrete(7))

@@ -3,6 +3,7 @@
 import builtins
 import warnings
 from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -377,6 +378,9 @@ def test_a_time_by_another_name_is_not_overlooked(tmp_path: Path) -> None:
         # In its order, or where it tells nothing of it, it may go unused.
         for times in ([0, 1, 2, 0, 1, 2], [4, 4, 4, 0, 0, 0], list("cbacba"), [None] * 6):
             assert same(read_table(write(tmp_path, log(step=None) | {name: times})), good)
+
+    exact = polars.Series([Decimal("2.5"), Decimal("1.5"), Decimal("0.5")] * 2)  # as databases write them
+    refused(write(tmp_path, mixed | {"t": exact}, ".parquet"), "Column 't'", "falls within an episode, in row 1;")
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".csv"])

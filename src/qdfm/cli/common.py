@@ -5,9 +5,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import tyro
 from tyro.conf import Positional, arg
 
+from qdfm.data.actions import ActionSpace
 from qdfm.data.builtin import GENERATORS
 from qdfm.data.checks import check_history
 from qdfm.data.dataset import Dataset
@@ -21,21 +23,28 @@ FLAT = arg(name="")  # options of a nested dataclass without its name before the
 
 def parse(name: str, command: Callable[..., None], words: Sequence[str]) -> None:
     """Call the command with the words as its options; its docstring is the help."""
-    try:
-        tyro.cli(command, args=words, prog=f"qdfm {name}", description=command.__doc__)
-    except QDFMError as error:  # of a setting of QDFM it begins with the name that the command line puts before each
-        raise QDFMError(str(error).removeprefix("qdfm: ")) from None
+    tyro.cli(command, args=words, prog=f"qdfm {name}", description=command.__doc__)
 
 
 def described(task: str, data: Dataset) -> tuple[str, dict[str, float]]:
     """How much data there is of a task, what its episodes return, and what else is known of built-in data; the last
     also as numbers."""
-    text = f"{len(data)} transitions, mean return {[round(float(r), 4) for r in data.returns().mean(0)]}"
+    returns = whole_returns(task, data)
+    mean = [round(float(r), 4) for r in returns.mean(0)] if len(returns) else "unknown, since no episode is whole"
+    text = f"{len(data)} transitions, mean return {mean}"
     generator = GENERATORS.get(task)
     if generator is None or generator.facts is None:
         return text, {}
     more, known = generator.facts(data)
     return f"{text}, {more}", known
+
+
+def whole_returns(task: str, data: Dataset) -> np.ndarray:
+    """Returns `[episodes, objectives]`; of a robot's task without those of episodes that only the recording cut off."""
+    from qdfm.collect import mujoco
+    from qdfm.tasks import TASKS
+
+    return mujoco.whole_returns(task, data)[:, None] if task in TASKS else data.returns()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,8 +87,8 @@ class DataArguments:
     history: int = 1
     """Observations that an agent sees at once, the present one and those before it."""
 
-    def load(self, source: str, normalise: bool = True) -> Dataset:
-        """The data."""
+    def load(self, source: str, normalise: bool = True, actions: ActionSpace | None = None) -> Dataset:
+        """The data, with actions of before where they are given."""
         sizes, history = self.num_actions, check_history(self.history)  # before minutes of collecting
         data = load_dataset(
             source,
@@ -88,6 +97,7 @@ class DataArguments:
             normalise=normalise,
             bins=self.bins,
             codebook=self.codebook,
+            actions=actions,
             transitions=self.transitions,
         )
         return data.with_history(history)

@@ -10,13 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from qdfm.cli.common import FLAT, DataArguments, PlayArguments, parse
-from qdfm.data.actions import Discrete
-from qdfm.data.dataset import Dataset
-from qdfm.data.sources import TABLES
+from qdfm.data.sources import is_file
 from qdfm.errors import QDFMError
 
 if TYPE_CHECKING:
-    from qdfm.agent import Agent
     from qdfm.estimate import Estimate
 
 PLAYED = ("env", "episodes", "greedy", "workers", "video")  # options that a log has no use for
@@ -82,7 +79,9 @@ def _estimate(args: EvaluateArguments, source: str) -> None:
     from qdfm.estimate import FEW, estimate
 
     agent, gamma = load(args.checkpoint), 0.99 if args.gamma is None else args.gamma
-    data = _read(args.log, source, agent)
+    chosen = (args.log.num_actions, args.log.bins, args.log.codebook) != (None, None, None)
+    # Its own actions: a few episodes may not show them all, and bins or a codebook found anew are others.
+    data = args.log.load(source, actions=None if chosen or not is_file(source) else agent.spec.actions)
     found = estimate(agent, data, gamma, preference=args.preference, seed=args.seed, steps=args.steps)
     told = {"data": source, "algorithm": agent.config.name, "preference": args.preference}
     print(json.dumps({**told, **found.summary()}), flush=True)
@@ -92,14 +91,6 @@ def _estimate(args: EvaluateArguments, source: str) -> None:
             f"The effective sample size is {found.effective_episodes:.1f} episodes, below {FEW}: the figure by "
             "importance sampling means little."
         )
-
-
-def _read(log: DataArguments, source: str, agent: "Agent") -> Dataset:
-    """The log; a table of few episodes may not show all the choices that the agent knows."""
-    unsaid = log.num_actions is None and log.bins is None and log.codebook is None
-    if unsaid and isinstance(agent.spec.actions, Discrete) and Path(source).suffix.lower() in TABLES:
-        log = dataclasses.replace(log, num_actions=agent.spec.choices)
-    return log.load(source)
 
 
 def _table(found: "Estimate") -> Table:

@@ -14,17 +14,17 @@ from tyro.conf import Positional, arg
 
 from qdfm.algorithms import ALGORITHMS
 from qdfm.algorithms.base import Config
-from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse
+from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse, whole_returns
 from qdfm.curves import draw_curves
 from qdfm.data.builtin import GENERATORS
 from qdfm.data.dataset import Dataset
 from qdfm.data.minari import environment_of
 from qdfm.data.sources import is_file, table_columns
+from qdfm.data.tables import UNUSED
 from qdfm.errors import Interrupted, QDFMError, unknown
 from qdfm.train import Options, train
 
 QUICK_SHARE = 0.1
-UNUSED = "not used"  # what table_columns calls columns that are no field
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,9 +140,13 @@ def _as_played(place: str, data: Dataset, known: dict[str, float]) -> dict[str, 
     """What an evaluation would say of the data: their return and, where there are such, their score and win rate."""
     from qdfm.tasks import PLACES
 
-    returns, score = data.returns(), PLACES[place].score if place in PLACES else None
-    scored = {} if score is None else {"score_mean": float(score(returns[:, 0]).mean())}
-    return {"return_mean": returns.mean(0), **scored, **{k: v for k, v in known.items() if k == "win_rate"}}
+    returns, score = whole_returns(place, data), PLACES[place].score if place in PLACES else None
+    found: dict[str, Any] = {k: v for k, v in known.items() if k == "win_rate"}
+    if len(returns):
+        found["return_mean"] = returns.mean(0)
+        if score is not None:
+            found["score_mean"] = float(score(returns[:, 0]).mean())
+    return found
 
 
 def _compared(seeds: int, rows: dict[str, list[dict[str, Any]]]) -> Table:

@@ -14,7 +14,7 @@ from qdfm.data.actions import discretise
 from qdfm.data.arrays import hdf5_names
 from qdfm.data.builtin import GENERATORS
 from qdfm.data.d4morl import read_d4morl
-from qdfm.data.dataset import Dataset
+from qdfm.data.dataset import Dataset, Discretise
 from qdfm.data.minari import LIKE_A_SET, read_minari
 from qdfm.data.smac import read_smac
 from qdfm.data.tables import Columns, NumActions, columns_of, is_log, read_log, read_npz, read_table
@@ -33,6 +33,7 @@ def load_dataset(
     normalise: bool = True,
     bins: int | None = None,
     codebook: int | None = None,
+    actions: Discretise | None = None,
     transitions: int | None = None,
     seed: int | None = None,
 ) -> Dataset:
@@ -44,8 +45,9 @@ def load_dataset(
     and `normalise` are those of `Dataset.from_arrays`: the first is for tables and arrays, the second for all files but
     those of `Dataset.save`, for Minari sets, and for MuJoCo, MO-Hopper and SMAX tasks. Continuous actions of files,
     Minari sets and MuJoCo or MO-Hopper tasks become so many `bins` per dimension, or the nearest of so many actions of
-    a `codebook`. A Gymnasium or MO-Gymnasium id with discrete actions gives the random behaviour of
-    `collect_gymnasium(id)`. What does not concern a source is refused.
+    a `codebook`, or what `actions` says: an action space of before (`agent.spec.actions`, with which a file that keeps
+    one must agree), or a function that finds one for the raw actions. A Gymnasium or MO-Gymnasium id with discrete
+    actions gives the random behaviour of `collect_gymnasium(id)`. What does not concern a source is refused.
 
     `transitions` are the first of a Minari set, or those that are collected in a Gymnasium id, a MuJoCo, MO-Hopper or
     SMAX task or the matrix game, with `seed`. A MuJoCo task is read from its Minari set (`qdfm data make` writes it);
@@ -53,16 +55,17 @@ def load_dataset(
     """
     if not isinstance(name_or_path, str | os.PathLike):
         raise QDFMError(f"The data to load is {name_or_path!r}; give the name of a task or the path of a file.")
-    if bins is not None and codebook is not None:
-        raise QDFMError("bins and codebook are two ways to discretise actions; give one.")
-    actions = discretise(bins, codebook)
+    if sum(way is not None for way in (bins, codebook, actions)) > 1:
+        raise QDFMError("bins, codebook and actions are ways to discretise actions; give one.")
+    own, actions = actions, actions or discretise(bins, codebook)
     if actions is not None and num_actions is not None:
         raise QDFMError(
-            "num_actions counts discrete actions, bins and codebook make them of continuous ones; give one."
+            "num_actions counts discrete actions, bins, codebook and actions make them of others; give one."
         )
     name, path = str(name_or_path), Path(name_or_path).expanduser()
     options = {
-        "columns": columns, "num_actions": num_actions, "bins": bins, "codebook": codebook, "transitions": transitions,
+        "columns": columns, "num_actions": num_actions, "bins": bins, "codebook": codebook, "actions": own,
+        "transitions": transitions,
         "seed": None if seed is None else check_seed(seed), "normalise": None if normalise else False,
     }  # fmt: skip
     given = {option: value for option, value in options.items() if value is not None}
@@ -70,14 +73,14 @@ def load_dataset(
         if path.suffix.lower() in (".h5", ".hdf5"):
             found = _find(path)
             if is_log(hdf5_names(found)):
-                _only(given, name, "num_actions", "bins", "codebook", "normalise")
+                _only(given, name, "num_actions", "bins", "codebook", "actions", "normalise")
                 return read_log(found, num_actions, normalise, actions)
             _only(given, name, "normalise")
             return read_smac(found, normalise)
         if path.suffix.lower() == ".pkl":
-            _only(given, name, "bins", "codebook", "normalise")
+            _only(given, name, "bins", "codebook", "actions", "normalise")
             return read_d4morl(_find(path), actions, normalise)
-        _only(given, name, "columns", "num_actions", "bins", "codebook", "normalise")
+        _only(given, name, "columns", "num_actions", "bins", "codebook", "actions", "normalise")
         found = _find(path)
         if path.suffix.lower() != ".npz":
             return read_table(found, columns, num_actions, normalise, actions)
@@ -94,7 +97,7 @@ def load_dataset(
         from qdfm.envs.gymnasium import registered
 
         if not registered(name):
-            _only(given, name, "bins", "codebook", "transitions", "normalise")
+            _only(given, name, "bins", "codebook", "actions", "transitions", "normalise")
             return read_minari(name, actions, normalise, transitions)
     _refuse_path(name, path)
     return collected("task or data file", name, **given)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qdfm.data.actions import ActionSpace
 from qdfm.data.arrays import read_arrays, read_hdf5
 from qdfm.data.checks import as_array, as_flags, as_matrix, check_lengths, number_episodes, one_per_row, warn
 from qdfm.data.columns import ALIKE, FOLLOWS, SINGLE, TIMES, Columns, matched
@@ -26,6 +27,7 @@ from qdfm.errors import QDFMError, unknown
 if TYPE_CHECKING:
     import polars
 
+UNUSED = "not used"  # what columns are that no field has
 NumActions = int | tuple[int, ...] | None
 Row = Callable[[int], int]  # the row of the file that an entry of some column or list of lists is of
 ARRAYS_NEEDED = ("observation", "action", "reward", "next_observation", "terminated")
@@ -93,7 +95,7 @@ def columns_of(path: str | Path, columns: Columns | Mapping[str, Any] | None = N
     header = _read_frame(Path(path), rows=0).columns
     found = matched(header, Columns.of(columns))
     unused = _unused(header, found)
-    return found | ({"not used": unused} if unused else {})
+    return found | ({UNUSED: unused} if unused else {})
 
 
 def read_npz(
@@ -103,13 +105,16 @@ def read_npz(
     `agents`, `categories` and `num_actions`; or trajectories, as `qdfm.data.d4morl` tells."""
     arrays = read_arrays(path)
     if saved_header(arrays) is not None:
-        if num_actions is not None or actions is not None:
+        if num_actions is not None or not isinstance(actions, ActionSpace | None):
             raise QDFMError(
                 f"{path} was written by Dataset.save with its actions; leave out num_actions, bins and codebook."
             )
         if not normalise:
             raise QDFMError(f"{path} was written by Dataset.save with its normalisation; leave out normalise.")
-        return Dataset.load(path)
+        data = Dataset.load(path)
+        if actions is not None and data.spec.actions != actions:
+            raise QDFMError(f"{path} keeps the actions {data.spec.actions}, not {actions}; write it anew with these.")
+        return data
     if is_d4morl(arrays):
         if num_actions is not None:
             raise QDFMError(f"{path} has continuous actions; leave out num_actions and give bins or codebook.")
@@ -145,6 +150,8 @@ def _from_arrays(
     if actions is not None:
         arrays["action"] = as_matrix("action", arrays["action"])
     about = {name: arrays.pop(name).tolist() for name in ABOUT_ROWS if name in arrays}
+    if isinstance(actions, ActionSpace) and about.get("num_actions") in (*actions.choices, list(actions.choices)):
+        del about["num_actions"]  # which they agree with
     if "num_actions" in about and (num_actions is not None or actions is not None):
         raise QDFMError(f"{path} says num_actions itself; leave out num_actions, bins and codebook.")
     options = {"num_actions": num_actions, "actions": actions, **about}
@@ -283,9 +290,11 @@ def _refuse_overlooked(path: str | Path, found: dict[str, list[str]], unused: li
 
 def _refuse_backwards(frame: "polars.DataFrame", unused: list[str], number: np.ndarray, order: np.ndarray) -> None:
     """By its name, a column tells the time, but rows are not in its order, in which they are taken for steps."""
+    import polars
+
     for name in TIMES:
         if name in unused and (frame[name].dtype.is_numeric() or frame[name].dtype.is_temporal()):
-            time = frame[name].to_physical().to_numpy()[order]
+            time = frame[name].to_physical().cast(polars.Float64).to_numpy()[order]
             back = np.flatnonzero((time[1:] < time[:-1]) & (number[1:] == number[:-1]))
             if back.size:
                 raise QDFMError(
