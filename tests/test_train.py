@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import jax
 import numpy as np
@@ -159,7 +160,15 @@ def test_an_interrupted_run_is_saved_and_says_how_to_go_on(tmp_path, interrupt_a
     assert_same_policy(resumed, train(CONFIG, small_data(), progress=False, options=rarely)[0])
 
 
-def test_an_interrupt_that_was_lost_is_raised_at_the_next_border(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """As in the foreground; jobs in the background are begun with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_that_was_lost_is_raised_at_the_next_border(tmp_path, monkeypatch, capsys, interruptible):
     """As when it falls into a callback of JAX, which drops what is raised there."""
 
     class Callback:

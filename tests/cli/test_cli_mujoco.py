@@ -57,7 +57,7 @@ def test_options_that_do_not_concern_a_source(hopper, capsys):
         said = refusal(capsys, "data", "inspect", source, "--num-actions", "7")
         assert f"num_actions does not concern {source}; leave it out" in said
     both = refusal(capsys, "train", "hopper-medium", *CLONE, "--bins", "5", "--codebook", "5")
-    assert "two ways to discretise" in both
+    assert "ways to discretise actions; give one" in both
 
 
 def test_inspecting_continuous_data(hopper, capsys):

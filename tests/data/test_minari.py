@@ -148,7 +148,7 @@ def test_binary_observations_are_flat_as_where_agents_play(space):
 def test_what_cannot_be_read_is_refused(folder, monkeypatch):
     with pytest.raises(QDFMError, match="say how to discretise them: bins=21 or codebook=256"):
         qdfm.load_dataset(SWINGS)
-    with pytest.raises(QDFMError, match="two ways to discretise"):
+    with pytest.raises(QDFMError, match="ways to discretise actions; give one"):
         qdfm.load_dataset(SWINGS, bins=5, codebook=5)
     with pytest.raises(QDFMError, match="fetch it with: minari download mujoco/hopper/medium-v0"):
         qdfm.load_dataset("mujoco/hopper/medium-v0", bins=5)
