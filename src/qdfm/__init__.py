@@ -29,10 +29,10 @@ from qdfm.algorithms import (
     GreedyQ,
 )
 from qdfm.data.actions import Bins, Codebook
+from qdfm.data.columns import Columns
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import load_dataset
 from qdfm.data.spec import Spec
-from qdfm.data.tables import Columns
 from qdfm.errors import DataWarning, Diverged, QDFMError
 from qdfm.estimate import Estimate, estimate
 from qdfm.evaluate import Evaluation, evaluate

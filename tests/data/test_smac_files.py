@@ -9,10 +9,10 @@ import h5py
 import numpy as np
 import pytest
 
+from qdfm.data.columns import Columns
 from qdfm.data.dataset import Dataset
 from qdfm.data.smac import read_smac
 from qdfm.data.sources import load_dataset
-from qdfm.data.tables import Columns
 from qdfm.errors import QDFMError
 
 REAL = Path(os.environ.get("QDFM_DATA", "nowhere")) / "smac" / "3m_medium.h5"

@@ -8,9 +8,9 @@ import pytest
 
 from qdfm.data.actions import Discrete
 from qdfm.data.builtin import GENERATORS, Generator
+from qdfm.data.columns import Columns
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import load_dataset, table_columns
-from qdfm.data.tables import Columns
 from qdfm.errors import QDFMError
 
 

@@ -11,10 +11,11 @@ import jax
 import numpy as np
 import pytest
 
+from qdfm.data.arraylogs import D4RL, read_npz
 from qdfm.data.columns import Columns, matched
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import load_dataset
-from qdfm.data.tables import D4RL, columns_of, read_npz, read_table
+from qdfm.data.tables import columns_of, read_table
 from qdfm.errors import DataWarning, QDFMError
 
 polars = pytest.importorskip("polars")

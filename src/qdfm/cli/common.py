@@ -12,9 +12,9 @@ from tyro.conf import Positional, arg
 from qdfm.data.actions import ActionSpace
 from qdfm.data.builtin import GENERATORS
 from qdfm.data.checks import check_history
+from qdfm.data.columns import Columns
 from qdfm.data.dataset import Dataset
 from qdfm.data.sources import load_dataset
-from qdfm.data.tables import Columns
 from qdfm.errors import QDFMError
 from qdfm.runfolder import trained_task
 

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from qdfm.data.actions import discretise
+from qdfm.data.arraylogs import is_log, read_log, read_npz
 from qdfm.data.arrays import hdf5_names
 from qdfm.data.builtin import GENERATORS
+from qdfm.data.chaining import NumActions
+from qdfm.data.columns import Columns
 from qdfm.data.d4morl import read_d4morl
 from qdfm.data.dataset import Dataset, Discretise
 from qdfm.data.minari import LIKE_A_SET, read_minari
 from qdfm.data.smac import read_smac
-from qdfm.data.tables import Columns, NumActions, columns_of, is_log, read_log, read_npz, read_table
+from qdfm.data.tables import columns_of, read_table
 from qdfm.errors import QDFMError
 from qdfm.seeds import check_seed
 

@@ -1,44 +1,28 @@
-"""Logs in files: `.parquet` and `.csv` tables with one row per decision, `.npz` and HDF5 files of arrays.
+"""Logs in tables: `.parquet` and `.csv` files with one row per decision.
 
-A table names its columns as it likes (`qdfm.data.columns`), arrays have the names of `Dataset.from_arrays` or D4RL's.
-Rows are grouped into episodes and put in time order; where the log has no next observation it is the observation of the
-next row of the episode. The last row of an episode that was cut short has no such row: what followed it is not in the
-log, so it is dropped, with a warning, and the row before it becomes the truncated end. What a terminated row leads to
-may be empty. Messages count the rows of the file from 0, without the header.
+A table names its columns as it likes (`qdfm.data.columns`). Rows are grouped into episodes, put in time order and
+chained (`qdfm.data.chaining`). What a terminated row leads to may be empty. Messages count the rows of the file from 0,
+without the header.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qdfm.data.actions import ActionSpace
-from qdfm.data.arrays import read_arrays, read_hdf5
-from qdfm.data.checks import as_array, as_flags, as_matrix, check_lengths, number_episodes, one_per_row, warn
+from qdfm.data.chaining import NumActions, chained, last_rows, refuse_going_on
+from qdfm.data.checks import as_matrix, number_episodes, warn
 from qdfm.data.columns import ALIKE, FOLLOWS, SINGLE, TIMES, Columns, matched
-from qdfm.data.d4morl import from_trajectories, is_d4morl
-from qdfm.data.dataset import Dataset, Discretise, saved_header
-from qdfm.data.episodes import borders
-from qdfm.errors import QDFMError, unknown
+from qdfm.data.dataset import Dataset, Discretise
+from qdfm.errors import QDFMError
 
 if TYPE_CHECKING:
     import polars
 
 UNUSED = "not used"  # what columns are that no field has
-NumActions = int | tuple[int, ...] | None
 Row = Callable[[int], int]  # the row of the file that an entry of some column or list of lists is of
-ARRAYS_NEEDED = ("observation", "action", "reward", "next_observation", "terminated")
-ARRAYS_OPTIONAL = ("truncated", "mask", "next_mask", "episode", "preference", "state", "next_state")
-ABOUT_ROWS = ("agents", "categories", "num_actions")  # small arrays that hold for all rows
-ARRAYS = (*ARRAYS_NEEDED, *ARRAYS_OPTIONAL, *ABOUT_ROWS)
-D4RL = {
-    "observations": "observation", "actions": "action", "rewards": "reward", "next_observations": "next_observation",
-    "terminals": "terminated", "timeouts": "truncated",
-}  # fmt: skip
-SUCCESSORS = FOLLOWS | {"next_state": "state"}  # fields that may be those of the next row
 MOSTLY = 0.5  # the share of steps by one from which on others are gaps
 
 
@@ -72,9 +56,9 @@ def read_table(
     order = _time_order(number, step)
     if step is None:
         _refuse_backwards(frame, unused, number[order], order)
-    last = _last(number, order)
+    last = last_rows(number, order)
     terminated = last & ~cut if terminated is None else terminated
-    _refuse_going_on(columns, terminated | cut, last)
+    refuse_going_on(columns, terminated | cut, last)
 
     plain = {field: names for field, names in found.items() if field not in (*SINGLE, *FOLLOWS)}
     values = {field: _field(frame, columns, field, names) for field, names in plain.items()}
@@ -84,7 +68,7 @@ def read_table(
     values["action"] = values["action"] if actions is None else as_matrix("action", values["action"])
     called = {field: columns.names(field)[0] for field in (*FOLLOWS, "terminated")}
     options = {"num_actions": num_actions, "actions": actions}
-    data = _chained(path, called, values, number, order, terminated, cut, normalise, options)
+    data = chained(path, called, values, number, order, terminated, cut, normalise, options)
     if step is not None and "next_observation" not in found:
         _warn_gaps(columns.step, step[order], number[order], order)
     return data
@@ -96,125 +80,6 @@ def columns_of(path: str | Path, columns: Columns | Mapping[str, Any] | None = N
     found = matched(header, Columns.of(columns))
     unused = _unused(header, found)
     return found | ({UNUSED: unused} if unused else {})
-
-
-def read_npz(
-    path: str | Path, num_actions: NumActions = None, normalise: bool = True, actions: Discretise | None = None
-) -> Dataset:
-    """What `Dataset.save` wrote, just as it was; arrays under the names of `Dataset.from_arrays` or D4RL's, also
-    `agents`, `categories` and `num_actions`; or trajectories, as `qdfm.data.d4morl` tells."""
-    arrays = read_arrays(path)
-    if saved_header(arrays) is not None:
-        if num_actions is not None or not isinstance(actions, ActionSpace | None):
-            raise QDFMError(
-                f"{path} was written by Dataset.save with its actions; leave out num_actions, bins and codebook."
-            )
-        if not normalise:
-            raise QDFMError(f"{path} was written by Dataset.save with its normalisation; leave out normalise.")
-        data = Dataset.load(path)
-        if actions is not None and data.spec.actions != actions:
-            raise QDFMError(f"{path} keeps the actions {data.spec.actions}, not {actions}; write it anew with these.")
-        return data
-    if is_d4morl(arrays):
-        if num_actions is not None:
-            raise QDFMError(f"{path} has continuous actions; leave out num_actions and give bins or codebook.")
-        return from_trajectories(path, arrays, actions, normalise)
-    return _from_arrays(path, arrays, num_actions, normalise, actions)
-
-
-def is_log(names: Iterable[str]) -> bool:
-    """Whether an HDF5 file with datasets of these names is a log that `read_log` reads."""
-    return not {"observation", "observations"}.isdisjoint(names)
-
-
-def read_log(
-    path: str | Path, num_actions: NumActions = None, normalise: bool = True, actions: Discretise | None = None
-) -> Dataset:
-    """The transitions of an HDF5 file whose top level has the arrays of `read_npz`, as D4RL's; the rest is passed
-    over."""
-    return _from_arrays(path, read_hdf5(path, (*ARRAYS, *D4RL)), num_actions, normalise, actions)
-
-
-def _from_arrays(
-    path: str | Path, arrays: dict[str, Any], num_actions: NumActions, normalise: bool, actions: Discretise | None
-) -> Dataset:
-    theirs = {ours: name for name, ours in D4RL.items() if name in arrays and ours not in arrays}
-    arrays = {(D4RL[name] if name in theirs.values() else name): array for name, array in arrays.items()}
-    for name in arrays:
-        if name not in ARRAYS and not name.startswith(("infos/", "metadata/")):  # of D4RL's
-            raise unknown(f"array in {path}", name, (*ARRAYS, *(other for other in D4RL if other != name)))
-    arrays = {name: array for name, array in arrays.items() if name in ARRAYS}
-    missing = [name for name in ARRAYS_NEEDED if name not in arrays and name not in SUCCESSORS]
-    if missing:
-        raise QDFMError(f"{path} lacks {', '.join(missing)}; save one array of each name.")
-    if actions is not None:
-        arrays["action"] = as_matrix("action", arrays["action"])
-    about = {name: arrays.pop(name).tolist() for name in ABOUT_ROWS if name in arrays}
-    if isinstance(actions, ActionSpace) and about.get("num_actions") in (*actions.choices, list(actions.choices)):
-        del about["num_actions"]  # which they agree with
-    if "num_actions" in about and (num_actions is not None or actions is not None):
-        raise QDFMError(f"{path} says num_actions itself; leave out num_actions, bins and codebook.")
-    options = {"num_actions": num_actions, "actions": actions, **about}
-    if "next_observation" in arrays:
-        return Dataset.from_arrays(**arrays, **options, normalise=normalise)
-    check_lengths({name: as_array(name, array) for name, array in arrays.items()})
-    if len(arrays["observation"]) == 0:
-        raise QDFMError(f"{path} has no rows; give at least one transition.")
-    flags = {name: one_per_row(name, arrays.pop(name)) for name in ("terminated", "truncated") if name in arrays}
-    episode = one_per_row("episode", arrays.pop("episode")) if "episode" in arrays else None
-    terminated = as_flags("terminated", flags["terminated"])
-    cut = as_flags("truncated", flags.get("truncated", np.zeros(len(terminated), bool)))
-    number, order = number_episodes(episode, terminated | cut)
-    _refuse_going_on(Columns(), terminated | cut, _last(number, order))
-    return _chained(path, theirs, arrays, number, order, terminated, cut, normalise, options)
-
-
-def _last(number: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Whether a row is the last of its episode."""
-    last = np.zeros(len(number), bool)
-    last[order[borders(number[order])[1]]] = True
-    return last
-
-
-def _chained(
-    path: str | Path,
-    called: Mapping[str, str],
-    rows: dict[str, Any],
-    number: np.ndarray,
-    order: np.ndarray,
-    terminated: np.ndarray,
-    cut: np.ndarray,
-    normalise: bool,
-    options: dict[str, Any],
-) -> Dataset:
-    """The data of rows in file order: what the log does not say of their successors is what the next row of the episode
-    says of itself, in the given order. `called` has the names of fields in the file, where they are others."""
-    last = _last(number, order)
-    # A last row stands in for its own successor: where that is wrong the row is dropped below.
-    following = np.arange(len(order))
-    following[order[:-1]] = np.where(last[order[:-1]], order[:-1], order[1:])
-    absent = [after for after, of in SUCCESSORS.items() if of in rows and after not in rows]
-    unknown_end = last & ~terminated & bool(absent)
-    kept = order[~unknown_end[order]]
-    if absent:
-        remedy = (
-            f"add {called.get(absent[0], absent[0])}, or mark {called.get('terminated', 'terminated')} where an "
-            "episode really ends."
-        )
-    if kept.size == 0:
-        raise QDFMError(f"{path} has no row whose next observation is known; {remedy}")
-    # A row whose successor is dropped is where the recording now ends.
-    cut = cut | (unknown_end[following] & ~last)
-    shifted = {after: np.asarray(rows[SUCCESSORS[after]])[following] for after in absent}
-    # In file order and with every row, so that errors name rows of the file.
-    everything = Dataset.from_arrays(**rows | shifted | options, terminated=terminated, truncated=cut, normalise=False)
-    data = everything[kept]
-    data = replace(data, episode=np.unique(number[kept], return_inverse=True)[1].astype(np.int32))
-    if left := len(order) - len(kept):
-        rest = "1 last row of an episode was" if left == 1 else f"{left:,} last rows of episodes were"
-        what = absent[0].replace("_", " ")
-        warn(f"{rest} left out of {path}, with the reward, for lack of a {what}; {remedy}")
-    return data.with_normalisation(observation=True) if normalise else data
 
 
 def _warn_gaps(name: str, step: np.ndarray, number: np.ndarray, order: np.ndarray) -> None:
@@ -406,15 +271,6 @@ def _time_order(number: np.ndarray, step: np.ndarray | None) -> np.ndarray:
             "their episodes apart by an episode column."
         )
     return order
-
-
-def _refuse_going_on(columns: Columns, ended: np.ndarray, last: np.ndarray) -> None:
-    early = np.flatnonzero(ended & ~last)
-    if early.size:
-        raise QDFMError(
-            f"The episode of row {early[0]} goes on after that row, which is marked {columns.terminated} or "
-            f"{columns.truncated}; give every episode its own {columns.episode}."
-        )
 
 
 def _refuse_null(series: "polars.Series", row: Row = int) -> None:
