@@ -178,9 +178,10 @@ def _held_apart(config: Config, dataset: Dataset, share: float) -> tuple[Dataset
             f"holdout is {share:g} of {len(np.unique(dataset.episode))} episode(s), which leaves none on one side; "
             "give another share, or 0."
         ) from None
-    if any(a is not b for a, b in zip(jax.tree.leaves(config.adapt(first)), jax.tree.leaves(first), strict=False)):
+    adapted = config.adapt(first)
+    if any(a is not b for a, b in zip(jax.tree.leaves(adapted), jax.tree.leaves(first), strict=False)):
         raise QDFMError(f"{config.name} makes rows of its own, by what all episodes return; leave holdout at 0.")
-    return first, held
+    return adapted, held
 
 
 def seed_keys(seeds: Sequence[int]) -> jax.Array:

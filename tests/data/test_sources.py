@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qdfm.data.actions import Discrete
+from qdfm.data.actions import Discrete, MultiDiscrete
 from qdfm.data.builtin import GENERATORS, Generator
 from qdfm.data.columns import Columns
 from qdfm.data.dataset import Dataset
@@ -223,6 +223,14 @@ def test_actions_of_before(tmp_path):
         np.testing.assert_array_equal(few.action, whole.action[:3])
         whole.save(tmp_path / "kept.npz")
         assert load_dataset(tmp_path / "kept.npz", actions=whole.spec.actions).spec.actions == whole.spec.actions
+    parts = {**{name: array[:3] for name, array in arrays.items()}, "action": np.zeros((3, 2), int)}
+    for stated, agrees in (((3, 2), True), (3, False), (2, False), ((3, 3), False)):
+        np.savez(tmp_path / "parts.npz", num_actions=stated, **parts)
+        if agrees:
+            assert load_dataset(tmp_path / "parts.npz", actions=MultiDiscrete((3, 2))).spec.choices == (3, 2)
+        else:
+            with pytest.raises(QDFMError, match="says num_actions itself"):
+                load_dataset(tmp_path / "parts.npz", actions=MultiDiscrete((3, 2)))
     with pytest.raises(QDFMError, match=r"keeps the actions .*; write it anew with these"):
         load_dataset(tmp_path / "kept.npz", actions=Discrete(7))
     with pytest.raises(QDFMError, match="bins, codebook and actions are ways to discretise actions; give one"):

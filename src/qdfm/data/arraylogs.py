@@ -77,7 +77,8 @@ def _from_arrays(
     if actions is not None:
         arrays["action"] = as_matrix("action", arrays["action"])
     about = {name: arrays.pop(name).tolist() for name in ABOUT_ROWS if name in arrays}
-    if isinstance(actions, ActionSpace) and about.get("num_actions") in (*actions.choices, list(actions.choices)):
+    stated = about.get("num_actions")  # one number is that of every part
+    if isinstance(actions, ActionSpace) and (stated == [*actions.choices] or [stated] == [*{*actions.choices}]):
         del about["num_actions"]  # which they agree with
     if "num_actions" in about and (num_actions is not None or actions is not None):
         raise QDFMError(f"{path} says num_actions itself; leave out num_actions, bins and codebook.")
