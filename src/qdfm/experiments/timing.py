@@ -31,11 +31,11 @@ class Scale:
     """Of the codebook."""
     seeds: int = FULL_SEEDS
     """Trained side by side."""
-    seconds: float = 1.0
+    seconds: float = 0.5
     """Of timed scans, at least, for each phase."""
-    chunk: int = 500
+    chunk: int = 200
     """Gradient steps per scan."""
-    schedule: tuple[float, float] = (1.0, 0.25)
+    schedule: tuple[float, float] = (1.0, 1.0)
     """Shares of the schedule that are run, with one seed and with several."""
     calls: int = 2_000
     """Timed actions of each method."""
