@@ -46,18 +46,20 @@ def rectified(x: np.ndarray, norm: bool) -> np.ndarray:
     return np.maximum(x, 0)
 
 
+@pytest.mark.parametrize("points", [4, 6])
 @pytest.mark.parametrize("norm", [False, True])
-def test_values_of_points_by_hand(norm):
-    """V(s) + ⟨f(s), g(a)⟩ / √width for each objective, one action at a time."""
+def test_values_of_points_by_hand(norm, points):
+    """V(s) + ⟨f(s), g(a)⟩ / √width for each objective, one action at a time; with fewer points than values of rows,
+    and with more."""
     width, objectives = 4, 2
     net = shaken(PointMLP(3, (5, width), objectives, norm, jax.random.key(0)))
     rng = np.random.default_rng(0)
-    x, features = rng.normal(size=(2, 3)), rng.random((6, width))
+    x, features = rng.normal(size=(2, 3)), rng.random((points, width))
     found = net(jnp.asarray(x, jnp.float32), jnp.asarray(features, jnp.float32))
-    assert found.shape == (2, 6, objectives)
+    assert found.shape == (2, points, objectives)
     hidden = rectified(dense(rectified(dense(x, net.state.first), norm), net.state.trunk.layers[0]), norm)
     out = dense(hidden, net.state.trunk.head)  # [2, objectives · (width + 1)]: V of an objective, then its f
-    for b, k, r in np.ndindex(2, 6, objectives):
+    for b, k, r in np.ndindex(2, points, objectives):
         value, *f = out[b, r * (width + 1) : (r + 1) * (width + 1)]
         g = dense(features[k], net.action)
         assert found[b, k, r] == pytest.approx(value + sum(np.multiply(f, g)) / 2, rel=1e-4, abs=1e-5)

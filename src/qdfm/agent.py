@@ -19,7 +19,7 @@ from qdfm.errors import QDFMError, unknown
 from qdfm.seeds import check_seed
 
 # Weights times their evaluations up to which the CPU has decided before an accelerator has answered
-HOST_WORK = 2**21
+HOST_WORK = 2**23
 
 
 class Compiled(NamedTuple):

@@ -37,12 +37,17 @@ class PointMLP(eqx.Module):
 
     def __call__(self, x: jax.Array, features: jax.Array) -> jax.Array:
         """Values `[B, K, objectives]` of points with features `[K, width]`, or of each row's own `[B, M, width]`."""
-        action = self.action(features)
-        width = action.shape[-1]
-        state = self.state(x)
-        state = state.reshape(len(x), -1, width + 1)  # [B, objectives, width + 1]
-        each = "brh,kh->bkr" if features.ndim == 2 else "brh,bmh->bmr"
-        return jnp.einsum(each, state[..., 1:], action) / math.sqrt(width) + state[:, None, :, 0]
+        width = self.action.weight.shape[-1]
+        state = self.state(x).reshape(len(x), -1, width + 1)  # [B, objectives, width + 1]
+        value, state = state[:, None, :, 0], state[..., 1:]
+        if features.ndim == 2 and state.shape[0] * state.shape[1] < len(features):
+            # ⟨s, f W + b⟩ = ⟨W s, f⟩ + ⟨b, s⟩: for few rows cheaper than the map of all points
+            seen = jnp.einsum("brh,fh->brf", state, self.action.weight)
+            product = jnp.einsum("brf,kf->bkr", seen, features) + (state @ self.action.bias)[:, None]
+        else:
+            each = "brh,kh->bkr" if features.ndim == 2 else "brh,bmh->bmr"
+            product = jnp.einsum(each, state, self.action(features))
+        return product / math.sqrt(width) + value
 
 
 def random_features(points: np.ndarray, count: int) -> np.ndarray:
