@@ -11,11 +11,11 @@ import pytest
 from qdfm.agent import Agent
 from qdfm.algorithms import BC, Config
 from qdfm.algorithms.base import Algorithm
-from qdfm.data.actions import Discrete, MultiDiscrete
+from qdfm.data.actions import Bins, Codebook, Discrete, MultiDiscrete
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
 from qdfm.errors import Diverged, QDFMError
-from qdfm.estimate import _crossfitted, estimate
+from qdfm.estimate import _check_fits, _crossfitted, estimate
 from qdfm.fqe import FQE
 
 STATES, CHOICES, END = 5, 3, 4  # state 4 is terminal
@@ -291,7 +291,7 @@ def test_what_is_refused():
         ("steps is 0; give at least 1", (agent, data), {"steps": 0}),
         ("The seed is -1", (agent, data), {"seed": -1}),
         (r"observations of shape \(5,\) but the data has \(3,\)", (agent, wide), {}),
-        (r"actions Discrete\(n=3\) but the data has Discrete\(n=4\)", (agent, many), {}),
+        (r"on 3 choices but the data has 4 choices; .* \(in Python: actions=agent\.spec\.actions\)", (agent, many), {}),
         (r"The behaviour has shape \(2,\) for 4 rows", (agent, data), {"behaviour": [0.5, 0.5]}),
         ("The behaviour is a str; give an Agent", (agent, data), {"behaviour": "random"}),
         ("logged action of row 2 the probability 0,", (agent, data), {"behaviour": [0.5, 0.5, 0, 0.5]}),
@@ -302,10 +302,34 @@ def test_what_is_refused():
             estimate(*given, **options)
 
 
+CODEBOOK = Codebook(tuple((i / 256, 0.0, -1.0) for i in range(256)))
+
+
+@pytest.mark.parametrize(
+    ("mine", "its", "says"),
+    [
+        (CODEBOOK, Bins((tuple(range(41)),) * 3), "256 actions of a codebook but the data has 3 parts of 41 bins"),
+        (CODEBOOK, Bins((tuple(range(41)),)), "256 actions of a codebook but the data has 41 bins"),
+        (
+            CODEBOOK,
+            Codebook(tuple((i / 256, 1.0, -1.0) for i in range(256))),
+            "256 actions of a codebook but the data has others, as many",
+        ),
+        (MultiDiscrete((4, 2, 2)), Discrete(4), "3 parts of 2 or 4 choices but the data has 4 choices"),
+    ],
+)
+def test_other_actions_are_told_of_in_short(mine, its, says):
+    remedy = "read it with those of the agent, without --bins, --codebook and --num-actions (in Python: "
+    with pytest.raises(QDFMError) as refused:
+        _check_fits("agent", Spec((2,), mine), Spec((2,), its))
+    assert str(refused.value) == f"The agent was trained on {says}; {remedy}actions=agent.spec.actions)."
+
+
 def test_values_that_are_no_longer_finite(monkeypatch):
     monkeypatch.setattr(FQE, "critic_rate", lambda self: 1e30)
-    with pytest.raises(Diverged, match="the loss became non-finite by step 20;"):
+    with pytest.raises(Diverged, match=r"fqe: the values are no longer finite; lower gamma \(0\.99\)") as diverged:
         estimate(agent_of(np.ones((STATES, CHOICES))), three_episodes(), behaviour=np.ones(4), steps=20, progress=False)
+    assert "became non-finite in phase evaluate, step" in str(diverged.value.__cause__)
 
 
 def test_fqe_does_not_act():

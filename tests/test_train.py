@@ -336,6 +336,20 @@ def test_learning_noise_by_heart_is_said(capsys):
     assert "passes" not in capsys.readouterr().err
 
 
+def test_a_resumed_run_judges_by_what_was_told_before_it_was_interrupted(tmp_path, interrupt_at, capsys):
+    config, often = qdfm.BC(clone_steps=400, batch_size=64), Options(chunk=40, holdout=0.25)
+    train(config, noisy(), (0, 1), progress=False, options=often)
+    said = capsys.readouterr().err
+    undo = interrupt_at("clone", 320)
+    with pytest.raises(Interrupted):
+        train(config, noisy(), (0, 1), out=tmp_path / "run", progress=False, options=often)
+    undo()
+    capsys.readouterr()
+    train(config, noisy(), (0, 1), out=tmp_path / "run", resume=True, progress=False, options=often)
+    assert "was least after 40 of 400 steps" in said
+    assert capsys.readouterr().err == said
+
+
 def test_every_phase_can_tell_a_held_out_loss(tmp_path):
     train(CONFIG, small_data(), seeds=(0, 1), out=tmp_path / "run", progress=False, options=Options(holdout=0.3))
     assert all(np.isfinite(row["held_out_loss"]) for row in rows(tmp_path / "run"))

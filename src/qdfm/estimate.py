@@ -11,6 +11,7 @@ import numpy as np
 
 from qdfm.agent import Agent
 from qdfm.algorithms.bc import BC
+from qdfm.data.actions import ActionSpace, Bins, Codebook
 from qdfm.data.dataset import Dataset
 from qdfm.data.episodes import borders
 from qdfm.data.spec import Spec
@@ -273,13 +274,31 @@ def _check_probs(agent: Agent) -> None:
 
 
 def _check_fits(who: str, mine: Spec, its: Spec) -> None:
-    for what, one, other, remedy in (
-        ("observations of shape", mine.observation_shape, its.observation_shape, "give data as it was trained on"),
-        ("objectives", mine.objectives, its.objectives, "give data as it was trained on"),
-        ("actions", mine.actions, its.actions, "make the data with its actions, actions=agent.spec.actions"),
+    for what, one, other in (
+        ("observations of shape", mine.observation_shape, its.observation_shape),
+        ("objectives", mine.objectives, its.objectives),
     ):
         if one != other:
-            raise QDFMError(f"The {who} was trained on {what} {one} but the data has {other}; {remedy}.")
+            raise QDFMError(
+                f"The {who} was trained on {what} {one} but the data has {other}; give data as it was trained on."
+            )
+    if mine.actions != its.actions:
+        known, found = _short(mine.actions), _short(its.actions)
+        raise QDFMError(
+            f"The {who} was trained on {known} but the data has {found if found != known else 'others, as many'}; read "
+            f"it with those of the {who}, without --bins, --codebook and --num-actions (in Python: "
+            f"actions={who}.spec.actions)."
+        )
+
+
+def _short(space: ActionSpace) -> str:
+    """An action space in a few words, however many values it holds."""
+    if isinstance(space, Codebook):
+        return f"{len(space.centres)} actions of a codebook"
+    many = " or ".join(str(n) for n in sorted(set(space.choices))) + (
+        " bins" if isinstance(space, Bins) else " choices"
+    )
+    return many if len(space.choices) == 1 else f"{len(space.choices)} parts of {many}"
 
 
 def _plain(values: Any) -> Any:

@@ -6,7 +6,6 @@ every step instead of a new regression for each iteration, layer norm, a step si
 units of the returns.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -21,9 +20,8 @@ from qdfm.algorithms.critic import CriticConfig, expected, init_critic, regress,
 from qdfm.algorithms.learner import Learner, Rate, falling
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
-from qdfm.errors import Diverged, QDFMError, raise_interrupt
-from qdfm.progress import open_progress
-from qdfm.train import Options, compiled_phase, seed_keys
+from qdfm.errors import Diverged, QDFMError
+from qdfm.train import train_cached
 
 BLOCK = 4096  # rows that are read at a time
 
@@ -89,34 +87,14 @@ def fitted_values(
     config, spec = config.resolve(data.spec), data.spec
     scale = _scale(data, config.gamma)
     seen = replace(data, reward=(np.asarray(data.reward) / scale).astype(np.float32)).normalised()
-    critic = _fit(config, jax.device_put(seen), jax.device_put(next_law), seed, progress)
+    try:
+        critic = train_cached(config, jax.device_put(seen), jax.device_put(next_law), seed, progress)
+    except Diverged as error:  # which advises on what whoever asks for an estimate does not set
+        raise Diverged(
+            f"fqe: the values are no longer finite; lower gamma ({config.gamma:g}) or check the rewards."
+        ) from error
     values = in_blocks(partial(_readout(config, spec), critic.average), seen.observation[first], law)
     return np.asarray(values, np.float64) * scale
-
-
-def _fit(config: FQE, data: Dataset, law: jax.Array, seed: int, progress: bool) -> Learner:
-    """The training loop of `qdfm.train` for one phase, one seed, and a cache that no state tells of."""
-    algorithm, options = config.build(data.spec), Options()
-    phase, _, _, chunk = compiled_phase(config, data.spec, 0)
-    keys = seed_keys((seed,))
-    state = jax.tree.map(lambda x: x[None], algorithm.init(jax.random.fold_in(keys[0], 0)))
-    steps = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
-    done = 0
-    with open_progress(config.name, algorithm.phases, 1, progress) as bar:
-        bar.begin(0, 0)
-        while done < phase.steps:
-            raise_interrupt()
-            length, began = min(options.chunk, phase.steps - done), time.perf_counter()
-            state, metrics = chunk(state, data, law[None], steps, jnp.int32(done), length=length)
-            means = {name: float(np.mean(values)) for name, values in metrics.items()}
-            if not np.isfinite(means["loss"]):
-                raise Diverged(
-                    f"fqe: the loss became non-finite by step {done + length}; lower gamma ({config.gamma:g}) or check "
-                    "the rewards."
-                )
-            done += length
-            bar.advance(0, done, length / (time.perf_counter() - began), means)
-    return jax.tree.map(lambda x: x[0], state)
 
 
 @lru_cache(maxsize=64)

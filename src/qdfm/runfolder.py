@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import jax
@@ -45,7 +46,22 @@ class RunFolder:
 
         A run that was killed before its first checkpoint is begun anew on resuming, with any settings.
         """
-        writer = _tensorboard() if tensorboard else None  # before anything is written
+        before = cls.check(path, resume, tensorboard)
+        writer = _tensorboard() if tensorboard else None
+        if before is not None:
+            _check_same(path, before, described)
+            return cls(path, writer)
+        with checkpoint.writing(path, "create"):
+            path.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_file(path / "config.json", json.dumps(described, indent=1).encode())
+        return cls(path, writer)
+
+    @staticmethod
+    def check(path: Path, resume: bool, tensorboard: bool) -> dict[str, Any] | None:
+        """Refuse what no run can be kept in or gone on with, whatever it is; what is said of the run to go on with, if
+        there is one. Nothing is written."""
+        if tensorboard:
+            _tensorboard()
         file = path / "config.json"
         if file.exists():
             if not resume:
@@ -62,16 +78,16 @@ class RunFolder:
             if before["schema"] > SCHEMA:
                 raise QDFMError(f"{path} was written by a newer qdfm; upgrade qdfm to resume it.")
             if _holds_any(path):
-                _check_same(path, before, described)
-                return cls(path, writer)
+                return before
         elif resume and path.is_dir() and any(path.iterdir()):
             raise QDFMError(f"{path} holds no run to resume; choose another folder with --out.")
         elif any((path / name).exists() for name in ("state.safetensors", "metrics.jsonl")):
             raise QDFMError(f"{path} holds parts of another run; choose another folder with --out.")
         with checkpoint.writing(path, "create"):
-            path.mkdir(parents=True, exist_ok=True)
-        checkpoint.write_file(file, json.dumps(described, indent=1).encode())
-        return cls(path, writer)
+            near = next(place for place in (path, *path.absolute().parents) if place.exists())
+            with TemporaryFile(dir=near):
+                pass
+        return None
 
     def log(self, rows: list[dict[str, Any]]) -> int:
         """Append metrics and return the size of the file."""

@@ -4,10 +4,11 @@ The key of step k of phase p under a seed is fold_in(fold_in(key(seed), p + 1), 
 run that was killed and resumed draws the same numbers in the same compiled program as one that never stopped.
 """
 
+import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -131,13 +132,7 @@ def branching(
     data = jax.device_put(dataset.normalised())
 
     def run(config: Config, state: Any, first: int, last: int | None) -> Any:
-        config = config.resolve(dataset.spec)
-        phases = config.build(dataset.spec).phases
-        with open_progress(config.name, phases, len(seeds), progress) as bar:
-            loop = _Loop(config, dataset.spec, data, keys, seeds, None, Options(), bar)
-            for index in range(first, len(phases) if last is None else last):
-                state = loop.phase(index, state, 0)
-        return state
+        return _phases(config.resolve(dataset.spec), data, seeds, state, slice(first, last), progress)
 
     trunk = run(config, _initial(config, dataset.spec)(keys), 0, shared)
 
@@ -145,6 +140,27 @@ def branching(
         return _agents(config.resolve(dataset.spec), dataset.spec, run(config, trunk, shared, None), seeds)
 
     return finish
+
+
+def train_cached(config: Config, data: Dataset, cache: Any, seed: int, progress: bool) -> Any:
+    """The state in which a resolved config of one phase ends on normalised data, where the phase needs a cache that no
+    state tells of."""
+    key = jax.random.fold_in(seed_keys((seed,))[0], 0)
+    first = config.build(data.spec).init(key)  # not by `_initial`, whose program rounds otherwise
+    state, given = jax.tree.map(lambda x: x[None], (first, cache))
+    return jax.tree.map(lambda x: x[0], _phases(config, data, (seed,), state, slice(1), progress, given))
+
+
+def _phases(
+    config: Config, data: Dataset, seeds: tuple[int, ...], state: Any, part: slice, progress: bool, given: Any = None
+) -> Any:
+    """The state after a part of the phases of a resolved config, on normalised data and without a folder."""
+    phases = config.build(data.spec).phases
+    with open_progress(config.name, phases, len(seeds), progress) as bar:
+        loop = _Loop(config, data.spec, data, seed_keys(seeds), seeds, None, Options(), bar)
+        for index in range(len(phases))[part]:
+            state = loop.phase(index, state, 0, given)
+    return state
 
 
 def _begun(
@@ -316,8 +332,8 @@ class _Loop:
         self.saved_at = time.monotonic()
         self.last: tuple[Any, Position] | None = None  # the last good state that is not on disk yet
 
-    def phase(self, index: int, state: Any, done: int) -> Any:
-        """Run one phase from step `done` to its end."""
+    def phase(self, index: int, state: Any, done: int, given: Any = None) -> Any:
+        """Run one phase from step `done` to its end; `given` is the cache of one that makes none, by seed."""
         phase, prepare, cache, chunk = compiled_phase(self.config, self.spec, index)
         keys = jax.vmap(lambda k: jax.random.fold_in(k, index + 1))(self.keys)
         # Steps are numbered from 0; these keys lie above any of them.
@@ -329,9 +345,9 @@ class _Loop:
         if done >= phase.steps:
             return state
         self.bar.begin(index, done, cache is not None)
-        cached = None if cache is None else cache(state, self.data, cache_keys)
+        cached = given if cache is None else cache(state, self.data, cache_keys)
         aside = None if cache is None or self.aside is None else cache(state, self.aside, cache_keys)
-        told: list[tuple[int, float]] = []  # steps, and the held-out loss by then
+        told = [] if self.aside is None else self._told(phase.name)
         while done < phase.steps:
             raise_interrupt()
             length = min(self.options.chunk, phase.steps - done)
@@ -345,13 +361,24 @@ class _Loop:
             if self.aside is not None:
                 held = _held_out(self.config, self.spec, index)(state, self.aside, aside, aside_keys)
                 means["held_out_loss"] = np.asarray(held)
-                told.append((done, float(held.mean())))
+                told.append((done, float(means["held_out_loss"].mean())))
             self.bar.advance(index, done, rate, {name: float(v.mean()) for name, v in means.items()})
             self._record(phase.name, index, done, rate, means, state, done == phase.steps)
         raise_interrupt()
         if phase.imitates and told:
             self._judge(phase, told)
         return state
+
+    def _told(self, name: str) -> list[tuple[int, float]]:
+        """Steps of a phase that is gone on with, and the held-out loss by then, as the run's metrics tell it."""
+        losses: dict[int, list[float]] = {}
+        if self.folder is not None and self.folder.metrics.exists():
+            for line in self.folder.metrics.read_text().splitlines():
+                with suppress(json.JSONDecodeError):  # a file that something else cut off
+                    row = json.loads(line)
+                    if row["phase"] == name:
+                        losses.setdefault(row["step"], []).append(row["held_out_loss"])
+        return [(step, float(np.array(values, np.float32).mean())) for step, values in losses.items()]
 
     def _judge(self, phase: Phase, told: list[tuple[int, float]]) -> None:
         """Say so where other episodes were imitated better some while ago."""

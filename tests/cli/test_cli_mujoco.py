@@ -7,7 +7,7 @@ from pathlib import Path
 import minari
 import numpy as np
 import pytest
-from command_line import CLONE, refusal, save_agent
+from command_line import CLONE, TINY, refusal, save_agent
 from PIL import Image
 
 import qdfm
@@ -96,6 +96,39 @@ def test_training_on_a_task_and_on_its_set(hopper, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[2])["return_mean"] == shown["return_mean"]
     assert main(["evaluate", "set/agent-0.safetensors", "--episodes", "1"]) == 0
     assert json.loads(capsys.readouterr().out)["env"] == "Hopper-v5"  # which the set names
+
+
+def test_averaged_actions_are_played_once(hopper, capsys):
+    """They draw nothing, so that either way of playing gives what the one row says."""
+    words = ["--bins", "5", "--transitions", "600", "--episodes", "2", "--averaged", "--out", "run"]
+    assert main(["train", "hopper-medium", *TINY, *words]) == 0
+    _, _, played, *compared = capsys.readouterr().out.splitlines()
+    rows = [[cell.strip() for cell in line.split("│")[1:3]] for line in compared if line.startswith("│")]
+    agent = qdfm.load("run/agent-0.safetensors")
+    ways = [qdfm.evaluate(agent, "hopper-medium", 2, greedy=greedy, progress=False) for greedy in (False, True)]
+    assert [json.loads(played)["return_mean"]] * 2 == [way.summary()["return_mean"] for way in ways]
+    assert [name for name, _ in rows] == ["the data", "averaged actions"]
+    assert float(rows[1][1]) == pytest.approx(ways[0].returns.mean(), rel=1e-3)
+
+
+@pytest.mark.parametrize("source", ["hopper-medium", "qdfm/hopper/medium-v0"])
+def test_a_log_is_read_with_the_actions_of_an_agent(hopper, capsys, source):
+    """Few transitions, of which a codebook found anew would be another."""
+    assert main(["train", "hopper-medium", *CLONE, "--codebook", "6", "--transitions", "900", "--episodes", "0"]) == 0
+    file = "runs/hopper-medium-bc/agent-0.safetensors"
+    words = ["evaluate", file, "--data", source, "--transitions", "400", "--steps", "2"]
+    capsys.readouterr()
+    assert main(words) == 0
+    shown = json.loads(capsys.readouterr().out.splitlines()[0])
+    agent = qdfm.load(file)
+    centres = np.asarray(agent.spec.actions.centres, np.float32)
+    taken = np.concatenate([episode.actions for episode in minari.load_dataset("qdfm/hopper/medium-v0")])[:400]
+    seen = np.concatenate([episode.observations[:-1] for episode in minari.load_dataset("qdfm/hopper/medium-v0")])[:400]
+    token = ((taken[:, None] - centres) ** 2).sum(2).argmin(1)
+    p = agent.action_probabilities(seen)[np.arange(400), token]
+    assert shown["log_prob_agent"] == pytest.approx(np.log(p).mean(), rel=1e-4)
+    said = refusal(capsys, *words, "--bins", "5")
+    assert "on 6 actions of a codebook but the data has 3 parts of 5 bins" in said
 
 
 def test_a_quick_run_takes_at_most_100_000_transitions(hopper, monkeypatch, tmp_path, capsys):

@@ -13,7 +13,11 @@ import pytest
 from command_line import CLONE, TINY, again, png_size, refusal, table
 
 import qdfm
+from qdfm.algorithms import ALGORITHMS
 from qdfm.cli import main, train
+from qdfm.cli.settings import check_beforehand
+from qdfm.data.actions import Codebook, Discrete, MultiDiscrete
+from qdfm.data.spec import Accumulation, Spec
 from qdfm.envs.multigoal import MultiGoal
 from qdfm.errors import Diverged, QDFMError
 
@@ -203,6 +207,10 @@ def test_ctrl_c_ends_a_run_with_one_sentence(sign, says):
         ),
         (["--energy_steps=5"], "unless guidance is energy; leave it out, or give --guidance energy."),
         (["--renew-every", "5"], "unless endpoints is model; leave it out, or give --endpoints model."),
+        (["--beta", "5", "--share-target", ".35"], "finds β, but --beta 5 gives it; leave one of them out."),
+        (["--beta-scale=none", "--share-target=.35"], "unless beta_scale is share; leave it out, or give --beta-scale"),
+        (["--share-target", ".35"], "unless beta_scale is share"),  # with this data: none of the words says otherwise
+        (["--critics", "1", "--caution", "2"], "--caution 2 discounts what critics disagree on, but there is only one"),
     ],
 )
 def test_settings_that_make_no_sense(words, says, capsys):
@@ -214,11 +222,15 @@ def test_settings_that_make_no_sense(words, says, capsys):
 
 def test_options_of_the_preset_and_of_a_quick_run_are_not_idle(monkeypatch, capsys):
     """They have been given only if they are among the words."""
-    monkeypatch.setattr("qdfm.cli.train._run_training", lambda args, config: print(config.clone_steps))
+    monkeypatch.setattr("qdfm.cli.train._run_training", lambda args, config, given: print(config.clone_steps))
     for words, steps in (
         (["--quick"], 2_000),
         (["--paper"], 1_000_000),
         (["--paper", "--clone-steps", "7", "--renew-every", "3"], 7),
+        (["--share-target", ".35", "--quick"], 2_000),  # of tokens, perhaps
+        (["--share-target", ".35", "--beta-scale", "share", "--quick"], 2_000),
+        (["--caution", "0", "--critics", "1", "--quick"], 2_000),
+        (["--caution", "2", "--critics", "2", "--quick"], 2_000),
         (["--behaviour", "network", "--clone-steps", "7"], 7),
         (["--algo", "bc", "--clone-steps", "7"], 7),
     ):
@@ -250,14 +262,14 @@ def refused_at_last(capsys: pytest.CaptureFixture[str], *words: Any) -> str:
 
 def test_a_folder_that_cannot_be_made(capsys):
     Path("file").touch()
-    said = refused_at_last(capsys, "train", "multigoal-4", *CLONE, "--out", "file/run")
+    said = refusal(capsys, "train", "multigoal-4", *CLONE, "--out", "file/run")
     assert "Cannot create file/run (Not a directory)" in said
     assert "chunk is 0; give at least 1." in refused_at_last(capsys, "train", "multigoal-4", *CLONE, "--chunk", "0")
 
 
 def test_a_folder_that_holds_a_run(run, capsys):
     before = {f.name: f.read_bytes() for f in run.iterdir()}
-    assert "already holds a run; go on with --resume" in refused_at_last(capsys, *again(run))
+    assert "already holds a run; go on with --resume" in refusal(capsys, *again(run))
     said = refused_at_last(capsys, *again(run, "--resume", "--beta", "3"))
     assert "config.beta=10.0 but is resumed with config.beta=3.0" in said
     assert "chunk=1 but is resumed with chunk=7" in refused_at_last(capsys, *again(run, "--resume", "--chunk", "7"))
@@ -272,8 +284,62 @@ def test_a_folder_that_holds_a_run(run, capsys):
 def test_a_folder_of_something_else_is_not_resumed(capsys):
     Path("mine").mkdir()
     Path("mine/letter.txt").touch()
-    said = refused_at_last(capsys, "train", "multigoal-4", *CLONE, "--out", "mine", "--resume")
+    said = refusal(capsys, "train", "multigoal-4", *CLONE, "--out", "mine", "--resume")
     assert "holds no run to resume" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--gamma", "2"], "gamma is 2.0"),
+        (["--gamma", "2", "--averaged"], "gamma is 2.0"),
+        (["--algo", "omar", "--gamma", "2"], "gamma is 2.0"),
+        (["--rates", "foo"], "Unknown qdfm rates 'foo'"),
+        (["--preference", "0.5", "0.6"], "does not sum to 1"),
+        (["--beta", "5", "--share-target", ".35"], "--share-target finds β, but --beta 5 gives it"),
+        (["--averaged", "--clone-steps", "7"], "--clone-steps does not concern qdfm unless behaviour is network"),
+        (["--paper", "--caution", "2"], "discounts what critics disagree on, but there is only one"),
+        (["--tensorboard"], "TensorBoard files need an extra"),
+        (["--out", "taken"], "already holds a run; go on with --resume"),
+        (["--out", "file"], "Cannot create file (Not a directory)"),
+        (["--out", "mine", "--resume"], "holds no run to resume"),
+    ],
+)
+def test_what_needs_no_data_is_refused_before_it_is_collected(words, says, capsys, monkeypatch):
+    monkeypatch.setattr("qdfm.cli.common.load_dataset", lambda *_, **__: pytest.fail("collected"))
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    table("file", "")
+    for folder, name in (("taken", "config.json"), ("mine", "letter.txt")):
+        Path(folder).mkdir()
+        table(f"{folder}/{name}", '{"schema": 1}')
+    before = sorted(Path().rglob("*"))
+    assert says in refusal(capsys, "train", "hopper-medium", *words)
+    assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "data"),
+    [
+        ({"averaged": True}, {"actions": Codebook(((0.0,), (1.0,), (3.0,)))}),
+        ({"candidates": 4}, {"actions": MultiDiscrete((3, 2, 2))}),
+        ({"together": True, "conservatism": 0.5}, {"actions": Discrete(5)}),
+        ({"mixing": "qmix"}, {"actions": MultiDiscrete((3, 3, 3)), "agents": 3}),
+        ({"mixing": "apart", "conservatism": 0.5}, {"actions": MultiDiscrete((3, 3)), "agents": 2}),
+        ({"utility": "chebyshev", "gamma": 0.9}, {"accumulation": Accumulation(0.9, (1.0, 2.0), (0.0, 0.0))}),
+        ({"preferences": "logged"}, {"preference_range": ((0.2, 0.8), (0.2, 0.8))}),
+        ({"preference": (0.5, 0.5)}, {}),
+    ],
+)
+def test_what_some_data_suits_waits_for_the_data(settings, data):
+    config = qdfm.QDFM(**settings)
+    shape = (data.get("agents", 1), 3)
+    config.resolve(Spec(shape, **{"actions": Discrete(4), "objectives": 2, **data}))
+    check_beforehand(config, frozenset(settings))
+
+
+@pytest.mark.parametrize("config", [make() for c in ALGORITHMS.values() for make in (c, getattr(c, "paper", c))])
+def test_no_preset_is_refused_before_the_data_is_there(config):
+    check_beforehand(config, frozenset())
 
 
 def test_what_is_to_be_said_about_data_is_a_sentence(capsys):

@@ -3,14 +3,15 @@
 import re
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 
-from qdfm.data.actions import Discrete, MultiDiscrete
+from qdfm.data.actions import Bins, Codebook, Discrete, MultiDiscrete
 from qdfm.data.builtin import GENERATORS, Generator
 from qdfm.data.columns import Columns
 from qdfm.data.dataset import Dataset
-from qdfm.data.sources import load_dataset, table_columns
+from qdfm.data.sources import load_dataset, table_columns, takes_actions
 from qdfm.errors import QDFMError
 
 
@@ -237,3 +238,35 @@ def test_actions_of_before(tmp_path):
         load_dataset(tmp_path / "torque-few.npz", bins=3, actions=Discrete(7))
     with pytest.raises(QDFMError, match="actions does not concern multigoal-4"):
         load_dataset("multigoal-4", actions=Discrete(7))
+
+
+@pytest.mark.parametrize(("name", "actions"), [("hopper-medium", 3), ("mo-hopper-amateur", 3), ("walker2d-expert", 6)])
+def test_actions_of_before_of_a_robot(name, actions, tmp_path, monkeypatch):
+    """Tokens of a few transitions are the nearest centres, by distances in full, and the bins those that were given."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    centres = np.random.default_rng(0).uniform(-1, 1, (7, actions)).astype(np.float32)
+    raw = []
+
+    def noted(rows: np.ndarray) -> Codebook:
+        raw.append(rows)
+        return codebook
+
+    codebook = Codebook(tuple(tuple(row) for row in centres.tolist()))
+    read = load_dataset(name, actions=codebook, transitions=25)
+    assert load_dataset(name, actions=noted, transitions=25).spec.actions == read.spec.actions == codebook
+    nearest = ((raw[0][:, None] - centres) ** 2).sum(2).argmin(1)
+    np.testing.assert_array_equal(read.action[:, 0], nearest)
+    assert len(set(nearest)) > 1
+    bins = Bins(((-1.0, 0.5),) * actions)
+    np.testing.assert_array_equal(load_dataset(name, actions=bins, transitions=25).action, raw[0] > -0.25)
+
+
+def test_which_sources_take_actions_of_before(tmp_path):
+    for name in ("log.npz", "log.csv", "log.pkl", "hopper-medium", "mo-hopper-expert", "mujoco/hopper/medium-v0"):
+        assert takes_actions(name)
+    for name in ("multigoal-4", "matrix", "smax-3m-poor", "CartPole-v1", "Hopper-v5"):
+        assert not takes_actions(name)
+    for field, taken in (("observations", True), ("obs", False)):  # as D4RL and as SMAC name them
+        with h5py.File(tmp_path / f"{field}.h5", "w") as file:
+            file[field] = np.zeros(3)
+        assert takes_actions(str(tmp_path / f"{field}.h5")) == taken

@@ -18,7 +18,7 @@ from qdfm.experiments.ablations import STARTS, STEPS, TASKS, TRIALS, from_start,
 from qdfm.experiments.ablations_report import PAPER_ACT, PAPER_STARTS, PAPER_TRAIN, draw, headlines, pairs, tabulate
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.control import Coding, Size
-from qdfm.experiments.timing import Scale
+from qdfm.experiments.timing import Timing
 
 HOPPER, WALKER = "hopper-medium", "walker2d-medium"
 
@@ -139,7 +139,7 @@ def test_a_tiny_run(tmp_path, monkeypatch):
         ("CODING", Coding("codebook", 4)), ("SAMPLES", (2, 3)), ("EULER", (2, 3)), ("ALPHAS", (1.0, 5.0)),
         ("INFERENCE_STEPS", (2, 3)), ("SWEPT_STEPS", 2), ("SWEPT_CODINGS", (Coding("codebook", 4),)),
         ("SWEPT_TASK", HOPPER), ("SWEPT_EPISODES", 2), ("STEPS", 2),
-        ("PAPER_STEPS", 4), ("TIMING", Scale(seconds=0.0, chunk=1, calls=10, batch=2)),
+        ("PAPER_STEPS", 4), ("TIMING", Timing(seconds=0.0, chunk=1, calls=10, batch=2)),
         ("FULL", Size(transitions=200, episodes=1)),
     ):  # fmt: skip
         monkeypatch.setattr(ablations, name, value)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from qdfm.errors import QDFMError
 from qdfm.experiments import EXPERIMENTS
 from qdfm.experiments.agents import FULL, QUICK, config, growth, rates, run, team_data
 from qdfm.experiments.cells import Settings
@@ -42,3 +43,10 @@ def test_a_small_run(tmp_path):
         row["step_ms"] > 0 and set(row["learning"]) == {"warmup", "improve"} for row in found["decentralised"].values()
     )
     assert (tmp_path / "agents.png").stat().st_size > 5000
+
+
+def test_seeds_are_refused_before_anything_is_written(tmp_path):
+    says = r"^agents measures time alone, so 3 seeds have no meaning; leave --seeds out\.$"
+    with pytest.raises(QDFMError, match=says):
+        run(Settings(tmp_path / "run", quick=True, seeds=3))
+    assert not (tmp_path / "run").exists()

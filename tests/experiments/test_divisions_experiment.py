@@ -54,7 +54,11 @@ def test_tables_headlines_and_picture_of_made_up_cells(tmp_path):
         [EXPERT, "–", "41.0 ± 1.4 [40.0, 42.0]"],
         ["mean", "–", "31.0 ± 1.4 [30.0, 32.0]"],
     ]
-    assert sweep.rows[3] == [f"paper, raw return: {HOPPER}", "349", "7"]
+    raw = tables["QDFM by K_act, sampled: raw return"]
+    # 6, 21 and 41 of 100 between −20.27 and 3234.3; 41 of the expert's, who is on the same scale.
+    assert raw.rows[0] == [HOPPER, "175 ± 46", "663 ± 46"]
+    assert raw.rows[1] == [f"paper: {HOPPER}", "349", "7"]
+    assert raw.rows[2] == [EXPERT, "–", "1314 ± 46"]
     bins = tables["QDFM by bins per dimension, greedy: normalised score"]
     assert bins.rows == [[HOPPER, "39.0 ± 0.0 [39.0, 39.0]"]]
     compared = tables["All methods at K_act = 16, sampled: raw return"]

@@ -31,7 +31,7 @@ def test_rules_differ_in_the_last_phase_or_in_acting_only():
         base = trunk.described()
         assert config.backup == trunk.backup
         assert {field for field, value in config.described().items() if value != base[field]} <= later
-    assert RULES["share-.35"] == TOKENS_QDFM == METHODS["tokens"]["QDFM-drawn"]
+    assert RULES["share-.35"] == TOKENS_QDFM
     assert RULES["share-.35-mean"] == METHODS["tokens"]["QDFM"]
     resolved = TOKENS_QDFM.resolve(SPEC)
     assert (resolved.caution, resolved.beta_scale) == (2, "share")
@@ -53,7 +53,7 @@ def made_up(seeds: int = 2) -> dict[str, Any]:
 def test_tables_headlines_and_picture_of_made_up_cells(tmp_path):
     found = made_up()
     sampled, greedy = tabulate(found, UNGUIDED)
-    assert sampled.columns == ["", HOPPER, WALKER, "mean", "not worse"]
+    assert sampled.columns == ["", HOPPER, WALKER, "mean", "no loss beyond 1 s.e."]
     assert sampled.rows == [
         [UNGUIDED, "45.0 ± 7.1", "60.0 ± 0.0", "52.5", ""],
         ["rule", "50.0 ± 8.5 (+5.0 ± 1.0)", "58.0 ± 1.4 (**-2.0 ± 1.0**)", "54.0", "1 of 2"],
@@ -63,7 +63,7 @@ def test_tables_headlines_and_picture_of_made_up_cells(tmp_path):
     assert greedy.rows == sampled.rows
     lines = {line.what: line.ours for line in headlines(found, UNGUIDED)}
     assert lines["rule, sampled: mean score"] == 54
-    assert lines["rule, greedy: not worse than unguided, of 2 data sets"] == 1
+    assert lines["rule, greedy: no loss beyond 1 s.e. of unguided, of 2 data sets"] == 1
     draw(tmp_path, found, UNGUIDED)
     assert (tmp_path / "guidance.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
@@ -72,7 +72,7 @@ def test_one_seed_gives_no_verdict():
     found = made_up(1)
     assert harmless(found, "rule", UNGUIDED, "sampled") is None
     assert tabulate(found, UNGUIDED)[0].rows[1][1:] == ["44.0 (+4.0 ± –)", "57.0 (-3.0 ± –)", "50.5", "–"]
-    assert not any("not worse" in line.what for line in headlines(found, UNGUIDED))
+    assert not any("no loss" in line.what for line in headlines(found, UNGUIDED))
 
 
 def test_means_are_compared_with_the_unguided_mean():
@@ -95,7 +95,7 @@ def test_without_the_unguided_mean_means_are_compared_with_nothing(tmp_path):
         assert rows["rule"][-1] == "1 of 2"
     lines = {line.what for line in headlines(found, UNGUIDED)}
     assert "rule-mean, sampled: mean score" in lines
-    assert not any(what.startswith("rule-mean") and "not worse" in what for what in lines)
+    assert not any(what.startswith("rule-mean") and "no loss" in what for what in lines)
     draw(tmp_path, found, UNGUIDED)
     for row in found.values():  # and only with the unguided mean, where that alone was run
         row["rules"]["unguided-mean"] = row["rules"].pop(UNGUIDED)

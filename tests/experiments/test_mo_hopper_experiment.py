@@ -80,7 +80,7 @@ def test_a_small_run_and_its_resumption(monkeypatch, tmp_path):
     monkeypatch.setattr(mo_hopper, "METHODS", {"QDFM": flow, **idle, "MODULI": planner, "BC(P)": clone})
     for name, value in (("QUICK_SHARE", 1.0), ("QUICK_PREFERENCES", 3), ("QUICK_TRANSITIONS", 300)):
         monkeypatch.setattr(mo_hopper, name, value)
-    monkeypatch.setattr(mo_hopper, "TIMED", mo_hopper.Scale(calls=10, batch=3))
+    monkeypatch.setattr(mo_hopper, "TIMED", mo_hopper.Timing(calls=10, batch=3))
     assert EXPERIMENTS["mo-hopper"].load() is run
     settings = Settings(tmp_path, quick=True, only=("QDFM", "QDFM, unguided", "MODULI", "BC(P)"), progress=False)
     run(settings)

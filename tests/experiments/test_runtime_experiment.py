@@ -12,9 +12,9 @@ from qdfm.data.spec import Spec
 from qdfm.experiments import EXPERIMENTS, runtime, timing
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.control_methods import PAPER_STEPS
-from qdfm.experiments.runtime import METHODS, QUICK_NAMES, noise, report, run
+from qdfm.experiments.runtime import METHODS, QUICK_NAMES, Scale, noise, report, run
 from qdfm.experiments.runtime_report import PAPER_SCALING, draw, headlines, tabulate
-from qdfm.experiments.timing import Scale, extrapolated, phase_rates
+from qdfm.experiments.timing import Timing, extrapolated, phase_rates
 
 
 def test_every_method_has_the_papers_schedule():
@@ -34,7 +34,7 @@ def test_every_method_has_the_papers_schedule():
 
 def test_noise_has_the_shape_of_hopper_and_can_be_trained_on():
     data = noise(2000, 5)
-    timed = phase_rates(BC(clone_steps=7, batch_size=8, hidden=(8,)), data, 2, Scale(seconds=0.0, chunk=2))
+    timed = phase_rates(BC(clone_steps=7, batch_size=8, hidden=(8,)), data, 2, Timing(seconds=0.0, chunk=2))
     assert timed.keys() == {"clone"}
     assert timed["clone"]["steps"] == 7
     assert data.spec.observation_shape == (11,)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from qdfm.cli.common import FLAT, DataArguments, PlayArguments, parse
-from qdfm.data.sources import is_file
+from qdfm.data.sources import is_file, takes_actions
 from qdfm.errors import QDFMError
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ def _estimate(args: EvaluateArguments, source: str) -> None:
     agent, gamma = load(args.checkpoint), 0.99 if args.gamma is None else args.gamma
     chosen = (args.log.num_actions, args.log.bins, args.log.codebook) != (None, None, None)
     # Its own actions: a few episodes may not show them all, and bins or a codebook found anew are others.
-    data = args.log.load(source, actions=None if chosen or not is_file(source) else agent.spec.actions)
+    own = takes_actions(source) and (is_file(source) or agent.spec.continuous)
+    data = args.log.load(source, actions=agent.spec.actions if own and not chosen else None)
     found = estimate(agent, data, gamma, preference=args.preference, seed=args.seed, steps=args.steps)
     told = {"data": source, "algorithm": agent.config.name, "preference": args.preference}
     print(json.dumps({**told, **found.summary()}), flush=True)

@@ -23,8 +23,8 @@ class ReproduceArguments:
     """The folder of the results (default: runs/reproduce-EXPERIMENT, with --quick runs/reproduce-EXPERIMENT-quick)."""
     seeds: int | None = None
     """Seeds per method (default: the experiment's own number)."""
-    only: Annotated[tuple[str, ...], arg(metavar="METHOD ...")] = ()
-    """Methods to run (default: all)."""
+    only: Annotated[tuple[str, ...], arg(metavar="NAME ...")] = ()
+    """Names of methods, tasks, parts, ... to run (default: all)."""
     resume: bool = False
     """Keep what the folder already has and compute the rest."""
 

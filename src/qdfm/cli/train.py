@@ -15,6 +15,7 @@ from tyro.conf import Positional, arg
 from qdfm.algorithms import ALGORITHMS
 from qdfm.algorithms.base import Config
 from qdfm.cli.common import FLAT, DataArguments, described, file_name, parse, whole_returns
+from qdfm.cli.settings import check_beforehand, check_settings, given_in
 from qdfm.curves import draw_curves
 from qdfm.data.builtin import GENERATORS
 from qdfm.data.dataset import Dataset
@@ -22,6 +23,7 @@ from qdfm.data.minari import environment_of
 from qdfm.data.sources import is_file, table_columns
 from qdfm.data.tables import UNUSED
 from qdfm.errors import Interrupted, QDFMError, unknown
+from qdfm.runfolder import RunFolder
 from qdfm.train import Options, train
 
 QUICK_SHARE = 0.1
@@ -48,8 +50,8 @@ class TrainArguments:
     resume: bool = False
     """Go on with the run in the folder."""
     episodes: int = 100
-    """Episodes to play at the end, where the task has an environment, with drawn and with the most likely actions; 0:
-    none."""
+    """Episodes to play at the end, where the task has an environment, with drawn and with the most likely actions (with
+    --averaged, which draws none, once); 0: none."""
     data: Annotated[DataArguments, FLAT] = dataclasses.field(default_factory=DataArguments)
     normalise: bool = True
     """Standardise the observations of a log file, a Minari set, or a MuJoCo, MO-Hopper or SMAX task."""
@@ -68,8 +70,9 @@ def run(words: Sequence[str]) -> None:
         default = default.scaled(QUICK_SHARE)
 
     def command(args: Annotated[TrainArguments, FLAT], config: Annotated[Config, FLAT]) -> None:
-        _refuse_idle(config, words)
-        _run_training(args, config)
+        given = given_in(words)
+        check_beforehand(config, given)
+        _run_training(args, config, given)
 
     command.__annotations__["config"] = Annotated[config_type, FLAT]
     command.__defaults__ = (default,)
@@ -77,7 +80,7 @@ def run(words: Sequence[str]) -> None:
     parse("train", command, words)
 
 
-def _run_training(args: TrainArguments, config: Config) -> None:
+def _run_training(args: TrainArguments, config: Config, given: frozenset[str]) -> None:
     from qdfm.envs.registry import known_names
     from qdfm.evaluate import evaluate
     from qdfm.tasks import PLACES
@@ -91,11 +94,12 @@ def _run_training(args: TrainArguments, config: Config) -> None:
         raise QDFMError(f"--seeds is {args.seeds}; give at least 1.")
     if args.episodes < 0:
         raise QDFMError(f"--episodes is {args.episodes}; give at least 0.")
-    data = _few(args).load(args.task, args.normalise)
     out = args.out or Path("runs") / f"{Path(args.task).stem if logged else file_name(args.task)}-{config.name}"
+    RunFolder.check(out, args.resume, args.run.tensorboard)  # before minutes of collecting
+    data = _few(args).load(args.task, args.normalise)
     place = None if logged else _place(args.task)
     text, known = described(args.task, data)
-    config.resolve(config.adapt(data).spec)  # a mistake is told before anything else
+    check_settings(config, config.adapt(data).spec, given)  # a mistake is told before anything else
     print(f"The data: {text}.", flush=True)
     columns = {field: names for field, names in table_columns(args.task, args.data.columns).items() if field != UNUSED}
     notes = {"source": args.task} | ({"columns": columns} if columns else {})
@@ -108,32 +112,25 @@ def _run_training(args: TrainArguments, config: Config) -> None:
         if data.spec.objectives > 1 and config.preference is None:
             print("The agents follow a preference; play with qdfm evaluate --preference or qdfm pareto.")
             return
-        ways: dict[str, list[dict[str, Any]]] = {"drawn actions": [], "most likely actions": []}
+        ways = _ways(config)
+        summaries: dict[str, list[dict[str, Any]]] = {name: [] for name in ways}
         for seed, agent in enumerate(agents):
-            for greedy, summaries in enumerate(ways.values()):
-                done = evaluate(agent, place, args.episodes, seed=seed, greedy=bool(greedy), progress=True)
-                summaries.append(done.summary())
-                if not greedy:
-                    print(json.dumps({"seed": seed, **summaries[-1]}), flush=True)
-        Console().print(_compared(args.seeds, {"the data": [_as_played(place, data, known)], **ways}))
+            for number, (name, greedy) in enumerate(ways.items()):
+                done = evaluate(agent, place, args.episodes, seed=seed, greedy=greedy, progress=True)
+                summaries[name].append(done.summary())
+                if number == 0:
+                    print(json.dumps({"seed": seed, **summaries[name][-1]}), flush=True)
+        Console().print(_compared(args.seeds, {"the data": [_as_played(place, data, known)], **summaries}))
     except KeyboardInterrupt:
         print(f"Interrupted; the agents are saved in {out}.", file=sys.stderr)
         raise Interrupted from None
 
 
-def _refuse_idle(config: Config, words: Sequence[str]) -> None:
-    """Refuse options that were given but have no effect with this config: often another algorithm was meant."""
-    given = {word.partition("=")[0].lstrip("-").replace("-", "_") for word in words if word.startswith("--")}
-    needs: dict[str, tuple[str, str]] = getattr(config, "only_with", {})
-    for field, (switch, value) in needs.items():
-        if field not in given or getattr(config, switch) == value:
-            continue
-        others = [name for name, other in ALGORITHMS.items() if hasattr(other, field) and name != config.name]
-        meant = f"--algo {others[0]} or " if others else ""
-        raise QDFMError(
-            f"--{field.replace('_', '-')} does not concern {config.name} unless {switch} is {value}; leave it out, or "
-            f"give {meant}--{switch} {value}."
-        )
+def _ways(config: Config) -> dict[str, bool]:
+    """How agents play at the end, and whether greedily: by draws and without, or once where nothing is drawn."""
+    if getattr(config, "averaged", False):
+        return {"averaged actions": True}
+    return {"drawn actions": False, "most likely actions": True}
 
 
 def _as_played(place: str, data: Dataset, known: dict[str, float]) -> dict[str, Any]:

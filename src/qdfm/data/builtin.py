@@ -6,13 +6,14 @@ from functools import partial
 from pathlib import Path
 
 from qdfm.data.actions import Bins, discretise
-from qdfm.data.dataset import Dataset
+from qdfm.data.dataset import Dataset, Discretise
 from qdfm.data.minari import local_set
 from qdfm.envs.mujoco import MO_HOPPER
 from qdfm.tasks import BATTLES, MO_TASKS, TASKS
 
 DEFAULT_BINS = 41  # per dimension of the built-in MuJoCo tasks
 QUICK_TRANSITIONS = 100_000  # of robots, at most
+ROBOT_OPTIONS = ("bins", "codebook", "actions", "transitions", "seed", "normalise")
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,18 @@ def _cartpole_2obj() -> Dataset:
     return collect_cartpole_2obj(seed=0)
 
 
+def _divided(bins: int | None, codebook: int | None, actions: Discretise | None) -> Discretise:
+    """How a robot's actions become tokens."""
+    return actions or discretise(bins, codebook) or partial(Bins.fit, count=DEFAULT_BINS)
+
+
 def _mujoco(
-    task: str, bins: int | None = None, codebook: int | None = None, transitions: int | None = None,
-    seed: int | None = None, normalise: bool = True,
+    task: str, bins: int | None = None, codebook: int | None = None, actions: Discretise | None = None,
+    transitions: int | None = None, seed: int | None = None, normalise: bool = True,
 ) -> Dataset:  # fmt: skip
     from qdfm.collect.mujoco import load_mujoco
 
-    actions = discretise(bins, codebook) or partial(Bins.fit, count=DEFAULT_BINS)
-    return load_mujoco(task, actions, transitions, seed, normalise)
+    return load_mujoco(task, _divided(bins, codebook, actions), transitions, seed, normalise)
 
 
 def _quick_mujoco(task: str) -> int:
@@ -104,13 +109,12 @@ def _keep_mujoco(task: str, transitions: int | None, seed: int, replace: bool) -
 
 
 def _mo_hopper(
-    task: str, bins: int | None = None, codebook: int | None = None, transitions: int | None = None,
-    seed: int | None = None, normalise: bool = True,
+    task: str, bins: int | None = None, codebook: int | None = None, actions: Discretise | None = None,
+    transitions: int | None = None, seed: int | None = None, normalise: bool = True,
 ) -> Dataset:  # fmt: skip
     from qdfm.collect.mo_hopper import load_mo_hopper
 
-    actions = discretise(bins, codebook) or partial(Bins.fit, count=DEFAULT_BINS)
-    return load_mo_hopper(task, actions, transitions, seed or 0, normalise)
+    return load_mo_hopper(task, _divided(bins, codebook, actions), transitions, seed or 0, normalise)
 
 
 def _write_mo_hopper(task: str, path: Path, transitions: int | None, seed: int) -> str:
@@ -160,7 +164,7 @@ GENERATORS: dict[str, Generator] = {
         name: Generator(
             partial(_mujoco, name),
             f"{task.env}, played by our policy {task.policy}; actions as {DEFAULT_BINS} bins per dimension",
-            options=("bins", "codebook", "transitions", "seed", "normalise"),
+            options=ROBOT_OPTIONS,
             quick=partial(_quick_mujoco, name),
             keep=partial(_keep_mujoco, name),
         )
@@ -171,7 +175,7 @@ GENERATORS: dict[str, Generator] = {
             partial(_mo_hopper, name),
             f"Running or jumping in {MO_HOPPER}, played under many preferences by our {name.rpartition('-')[2]}; "
             f"actions as {DEFAULT_BINS} bins per dimension",
-            options=("bins", "codebook", "transitions", "seed", "normalise"),
+            options=ROBOT_OPTIONS,
             quick=lambda: QUICK_TRANSITIONS,
             write=partial(_write_mo_hopper, name),
         )

@@ -25,7 +25,8 @@ from qdfm.errors import QDFMError
 from qdfm.seeds import check_seed
 
 TABLES = (".parquet", ".csv")
-SUFFIXES = (".npz", *TABLES, ".h5", ".hdf5", ".pkl")
+HDF5 = (".h5", ".hdf5")
+SUFFIXES = (".npz", *TABLES, *HDF5, ".pkl")
 
 
 def load_dataset(
@@ -73,7 +74,7 @@ def load_dataset(
     }  # fmt: skip
     given = {option: value for option, value in options.items() if value is not None}
     if is_file(name_or_path):
-        if path.suffix.lower() in (".h5", ".hdf5"):
+        if path.suffix.lower() in HDF5:
             found = _find(path)
             if is_log(hdf5_names(found)):
                 _only(given, name, "num_actions", "bins", "codebook", "actions", "normalise")
@@ -96,12 +97,9 @@ def load_dataset(
         return generator.make(**given)
     if path.is_file():
         raise _of_no_kind(path)
-    if LIKE_A_SET.fullmatch(name):
-        from qdfm.envs.gymnasium import registered
-
-        if not registered(name):
-            _only(given, name, "bins", "codebook", "actions", "transitions", "normalise")
-            return read_minari(name, actions, normalise, transitions)
+    if _is_set(name):
+        _only(given, name, "bins", "codebook", "actions", "transitions", "normalise")
+        return read_minari(name, actions, normalise, transitions)
     _refuse_path(name, path)
     return collected("task or data file", name, **given)
 
@@ -136,6 +134,20 @@ def table_columns(name_or_path: str | Path, columns: Columns | Mapping[str, Any]
 def is_file(name_or_path: str | Path) -> bool:
     """Whether the name is that of a file, by its ending."""
     return Path(name_or_path).suffix.lower() in SUFFIXES
+
+
+def takes_actions(name: str) -> bool:
+    """Whether a source is read with the `actions` of before."""
+    if is_file(name):
+        return Path(name).suffix.lower() not in HDF5 or is_log(hdf5_names(_find(Path(name).expanduser())))
+    return "actions" in GENERATORS[name].options if name in GENERATORS else _is_set(name)
+
+
+def _is_set(name: str) -> bool:
+    """Whether a name that is neither a file's nor a task's is that of a Minari set: Gymnasium's ids look alike."""
+    from qdfm.envs.gymnasium import registered
+
+    return LIKE_A_SET.fullmatch(name) is not None and not registered(name)
 
 
 def _refuse_path(name: str, path: Path) -> None:

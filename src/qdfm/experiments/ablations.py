@@ -23,7 +23,7 @@ from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control import FULL, QUICK, SOURCE, Coding, Place, Size, play, trained
 from qdfm.experiments.control_methods import PAPER_STEPS, schedule
 from qdfm.experiments.report import finish
-from qdfm.experiments.timing import Scale, act_times, phase_rates
+from qdfm.experiments.timing import Timing, act_times, phase_rates
 
 STEPS = 10_000  # gradient steps after the behaviour is cloned, which takes as many again
 SEEDS = 2
@@ -35,7 +35,7 @@ SWEPT_TASK, SWEPT_CODINGS, SWEPT_EPISODES = "walker2d-medium", (Coding("codebook
 CODING = Coding("codebook", 256)
 STARTS = ("behaviour", "single", "uniform")
 TIMED = "hopper-medium"  # where M and N are timed, for the paper's schedule
-TIMING = Scale(seconds=0.5, chunk=100, calls=500)
+TIMING = Timing(chunk=100, calls=500)
 
 
 def models(**changes: Any) -> dict[str, QDFM]:

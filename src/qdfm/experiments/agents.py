@@ -21,7 +21,7 @@ from qdfm.algorithms.qdfm_phases import Phases
 from qdfm.data.dataset import Dataset
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.report import Headline, Table, finish
-from qdfm.experiments.timing import Scale, phase_rates
+from qdfm.experiments.timing import Timing, phase_rates
 from qdfm.figures import save_figure
 from qdfm.nets import context
 
@@ -67,6 +67,7 @@ def run(settings: Settings) -> None:
 def report(settings: Settings, size: Size) -> None:
     """The chosen executions at one size."""
     chosen = settings.chosen("execution", EXECUTIONS)
+    settings.require_no_seeds("agents measures time alone")
     cells = Cells(settings)
     results: dict[str, Any] = {}
     for execution in chosen:
@@ -110,8 +111,8 @@ def timed(execution: str, size: Size) -> dict[str, Any]:
             seconds[agents].append(time.perf_counter() - began)
     out = {}
     for agents in size.teams:
-        scale = Scale(seconds=0.2, chunk=size.chunk)
-        phases = phase_rates(config(execution, size.steps), team_data(agents, size.rows), 1, scale)
+        timing = Timing(seconds=0.2, chunk=size.chunk)
+        phases = phase_rates(config(execution, size.steps), team_data(agents, size.rows), 1, timing)
         out[str(agents)] = {
             "step_ms": 1e3 * float(np.median(seconds[agents])) / size.steps,
             "rates": rates(execution, agents, size.steps),

@@ -63,6 +63,11 @@ class Settings:
         if not work:
             raise QDFMError(f"{self.selection} selects nothing that this experiment tries; name others, or fewer.")
 
+    def require_no_seeds(self, why: str) -> None:
+        """Refuse several seeds where an experiment has no use for them, before anything is computed or written."""
+        if self.seeds not in (None, 1):
+            raise QDFMError(f"{why}, so {self.seeds} seeds have no meaning; leave --seeds out.")
+
     @property
     def selection(self) -> str:
         """The options that select what is run."""

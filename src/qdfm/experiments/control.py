@@ -95,7 +95,7 @@ def load(task: str, coding: Coding, transitions: int) -> Dataset:
     kinds: dict[str, Any] = {coding.kind: coding.count}
     if transitions < MILLION:
         return load_dataset(task, transitions=transitions, seed=0, **kinds)
-    data = load_dataset(task, **kinds)
+    data = load_dataset(task, seed=0, **kinds)
     if len(data) != transitions:
         raise QDFMError(
             f"The Minari set of {task} has {len(data):,} transitions where {transitions:,} are needed; "

@@ -34,9 +34,11 @@ def unguided(config: QDFM) -> QDFM:
 
 
 def baselines(steps: int, flow: QDFM, **networks: Any) -> dict[str, Config]:
-    """The paper's seven, and three beside; those that read a policy off QDFM's critic train it like that `flow`."""
+    """The paper's seven, and three beside; those that read a policy off QDFM's critic train it, and are
+    guided by it, like that `flow`."""
     cloned: dict[str, Any] = {k: v for k, v in networks.items() if k != "critic_hidden"}
-    critic: dict[str, Any] = {"critic_steps": flow.critic_steps, "target_rate": flow.target_rate}
+    alike = ("critic_steps", "target_rate", "share_target", "state_share", "support_share")
+    critic: dict[str, Any] = {name: getattr(flow, name) for name in alike}
     guided: dict[str, Any] = {"clone_steps": steps - flow.critic_steps, **critic, **networks}
     clone = round(0.15 * steps)
     return {
@@ -68,10 +70,6 @@ METHODS: dict[str, dict[str, Config]] = {
     "codebook": {"QDFM": CODEBOOK_QDFM, **baselines(STEPS["codebook"], CODEBOOK_QDFM, **NETWORKS)},
     "tokens": {
         "QDFM": replace(TOKENS_QDFM, averaged=True),
-        "QDFM-drawn": TOKENS_QDFM,
-        "QDFM-unguided": replace(unguided(TOKENS_QDFM), averaged=True),
-        "QDFM-unguided-drawn": unguided(TOKENS_QDFM),
-        "QDFM-best-of-16": replace(TOKENS_QDFM, candidates=CANDIDATES),
         **{name: baselines(STEPS["tokens"], TOKENS_QDFM, **WIDE)[name] for name in TOKENS_RIVALS},
     },
 }

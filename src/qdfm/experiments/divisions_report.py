@@ -42,7 +42,8 @@ NOTES = (
     f"{SOURCE}\n\n"
     "QDFM by the number of divisions: normalised scores, mean ± sample standard deviation over seeds and the 95 % "
     "bootstrap interval of the mean. The comparison at K_act = 16 is in raw returns, as the paper has it, mean ± "
-    "sample standard deviation over seeds; the paper's two tables at K_act = 16 are different runs of its method. "
+    "sample standard deviation over seeds, bold the best of all; the paper's two tables at K_act = 16 are different "
+    "runs of its method. "
     "Sampled: each method's own policy; greedy: its most likely action. Methods on codebooks have half the "
     "steps that they have in `qdfm reproduce mujoco`, and half the episodes. Bins have a smaller flow than there, and "
     "fewer steps, the same for every number of them."
@@ -58,6 +59,8 @@ def tabulate(results: Results, compared: str) -> list[Table]:
         if codings:
             tables.append(_quantisers(results, codings, label))
             tables += [_sweep(results, codings, label, how) for how in PLAYED]
+            if codings[0] in PAPER_SWEEP:
+                tables.append(_printed(results, codings, label))
     return tables + [_comparison(results[compared], how) for how in PLAYED if compared in results]
 
 
@@ -101,9 +104,15 @@ def _sweep(results: Results, codings: list[str], label: str, how: str) -> Table:
         means.append(shown(np.mean(found, 0)) if len(found) == len(tasks) else "–")
     if len(tasks) > 1:
         table.add("mean", *means)
-    for task in tasks if codings[0] in PAPER_SWEEP else ():
-        raw = (PAPER_SWEEP[c][task] if c in PAPER_SWEEP else None for c in codings)
-        table.add(f"paper, raw return: {task}", *("–" if r is None else f"{r:.0f}" for r in raw))
+    return table
+
+
+def _printed(results: Results, codings: list[str], label: str) -> Table:
+    table = Table(f"QDFM by {label}, sampled: raw return", ("data", *map(str, map(_count, codings))))
+    for task in _tasks(results, codings):
+        cells = [results[coding].get(task, {"methods": {}})["methods"].get("QDFM") for coding in codings]
+        table.add(task, *(f"{mean_returns(cell, 'sampled'):.0f}" if cell else "–" for cell in cells))
+        table.add(f"paper: {task}", *(f"{PAPER_SWEEP[c][task]:.0f}" if c in PAPER_SWEEP else "–" for c in codings))
     return table
 
 

@@ -43,7 +43,7 @@ def _section(name: str, payload: dict[str, Any]) -> str:
     ]
     for row in payload["headlines"]:
         paper, ours = row["paper"], row["ours"]
-        ratio = f"{ours / paper:.3g}" if paper and ours / paper > 0 else "–"
+        ratio = f"{ours / paper:.3g}" if paper and paper > 0 and ours > 0 else "–"
         lines.append(f"| {row['what']} | {'–' if paper is None else f'{paper:.4g}'} | {ours:.4g} | {ratio} |")
     return "\n".join(lines) + "\n"
 

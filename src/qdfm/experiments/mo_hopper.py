@@ -26,7 +26,7 @@ from qdfm.experiments.control_methods import SCALED
 from qdfm.experiments.fitting import Family, fit
 from qdfm.experiments.mo_hopper_report import AUTHORS, FINDINGS, NOTES, Results, draw, headlines, provided, tabulate
 from qdfm.experiments.report import finish
-from qdfm.experiments.timing import Scale, act_times, here_and_on_cpu
+from qdfm.experiments.timing import Timing, act_times, here_and_on_cpu
 from qdfm.metrics import hypervolume, non_dominated, sparsity
 
 QUALITIES = ("expert", "amateur")
@@ -34,7 +34,7 @@ LAYOUT = 2  # of what a cell holds; raised whenever that changes, since older ce
 PREFERENCES, QUICK_PREFERENCES, QUICK_SHARE, QUICK_TRANSITIONS = 501, 11, 0.002, 20_000
 SEEDS, BINS, STEPS = 3, 161, 40_000
 TIMED_PREFERENCES = 21  # of those, under which an action is timed
-TIMED = Scale(calls=210, batch=PREFERENCES)
+TIMED = Timing(calls=210, batch=PREFERENCES)
 NETWORKS: dict[str, Any] = {"ema": 0.9995, "preferences": "logged"}
 # Of what imitates: the data are near to 93 policies, each on a narrow path.
 CLOSE: dict[str, Any] = {"learning_rate": 1e-3, "observation_noise": 0.02, "decay": True, **NETWORKS}

@@ -1,22 +1,20 @@
 """mujoco: discretised Hopper, Walker2d and HalfCheetah, medium and expert data (the paper's largest table).
 
 Two settings. `codebook` is the paper's: the nearest of 256 joint actions, one token. `tokens` is ours: one token per
-dimension. Within a setting all methods have the same data, networks of the same width and equally many gradient steps;
-only QDFM without guidance stops before its last phase, because it is the same run without that.
+dimension. Within a setting all methods have the same data, networks of the same width and equally many gradient steps.
+How QDFM compares with its own flow without guidance is a study of its own, `guidance`.
 """
 
-from qdfm.algorithms import QDFM
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.control import FULL, QUICK, SOURCE, Place, behaviour, total_steps, trained
-from qdfm.experiments.control_methods import CODINGS, METHODS, TOKENS_QDFM
-from qdfm.experiments.fitting import Family, fit
+from qdfm.experiments.control_methods import CODINGS, METHODS
 from qdfm.experiments.mujoco_figures import draw
 from qdfm.experiments.mujoco_tables import FINDINGS, NOTES, Results, headlines, tabulate
 from qdfm.experiments.report import finish
 from qdfm.tasks import TASKS
 
 SEEDS = 3
-QUICK_NAMES = {"task": ("hopper-medium",), "method": ("QDFM", "QDFM-unguided", "BC")}
+QUICK_NAMES = {"task": ("hopper-medium",), "method": ("QDFM", "BC")}
 
 
 def run(settings: Settings) -> None:
@@ -32,12 +30,7 @@ def run(settings: Settings) -> None:
     for setting, methods in asked.items():
         for task in picked["task"]:
             place = Place(task, CODINGS[setting], size)
-            made = {}
-            family = Family(TOKENS_QDFM.scaled(size.share))
-            for name, config in methods.items():
-                shared = setting == "tokens" and isinstance(config, QDFM)
-                how = family if shared else fit
-                made[name] = trained(cells, place, config, seeds, settings.progress, fit=how)
+            made = {name: trained(cells, place, config, seeds, settings.progress) for name, config in methods.items()}
             row = {"behaviour": behaviour(cells, place), "methods": made}
             results.setdefault(setting, {})[task] = row
     report(settings, results, cells, seeds)

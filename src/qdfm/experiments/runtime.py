@@ -7,7 +7,7 @@ action is `agent.act` on one observation, NumPy in to NumPy out, by networks tha
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,20 +15,41 @@ import numpy as np
 
 from qdfm.algorithms import QDFM
 from qdfm.algorithms.base import Config
+from qdfm.collect.mujoco import MILLION
 from qdfm.data.actions import Codebook
 from qdfm.data.dataset import Dataset
-from qdfm.experiments.cells import Cells, Settings
+from qdfm.experiments.cells import FULL_SEEDS, Cells, Settings
 from qdfm.experiments.control import Coding, load
 from qdfm.experiments.control_methods import PAPER_STEPS, baselines, schedule
 from qdfm.experiments.report import finish
 from qdfm.experiments.runtime_report import FINDINGS, NOTES, draw, headlines, tabulate
-from qdfm.experiments.timing import Scale, act_times, here_and_on_cpu, phase_rates
+from qdfm.experiments.timing import Timing, act_times, here_and_on_cpu, phase_rates
 from qdfm.train import train
 
 QDFM_1M = QDFM(**schedule(PAPER_STEPS))
 METHODS: dict[str, Config] = {"QDFM": QDFM_1M, "QDFM.paper": QDFM.paper(), **baselines(PAPER_STEPS, QDFM_1M)}
 WHOLE = "QDFM"  # the method whose schedule is run in full
 METHODS_OF = {"schedule": (WHOLE,), "scaling": ("QDFM", "QDFM.paper")}  # parts that not all methods have
+
+
+@dataclass(frozen=True)
+class Scale(Timing):
+    """How much is timed, and of what."""
+
+    transitions: int = MILLION
+    """Of the data."""
+    choices: int = 256
+    """Of the codebook."""
+    seeds: int = FULL_SEEDS
+    """Trained side by side."""
+    schedule: tuple[float, float] = (1.0, 1.0)
+    """Shares of the schedule that are run, with one seed and with several."""
+    actions: tuple[int, ...] = (64, 256, 512)
+    """|A| of the scaling."""
+    samples: tuple[int, ...] = (32, 64, 128)
+    """M of the scaling."""
+    rows: int = 100_000
+    """Of the random data of the scaling."""
 
 
 FULL = Scale()

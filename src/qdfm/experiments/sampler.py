@@ -22,7 +22,6 @@ from qdfm.envs.acrobot import TORQUES, Acrobot
 from qdfm.envs.base import JaxEnv
 from qdfm.envs.cartpole import CartPole
 from qdfm.envs.simulate import Act, record
-from qdfm.errors import QDFMError
 from qdfm.experiments.cells import Cells, Settings
 from qdfm.experiments.report import finish
 from qdfm.experiments.sampler_figures import picture
@@ -235,8 +234,7 @@ def _bare(cell: dict[str, Any]) -> dict[str, Any]:
 def run(settings: Settings) -> None:
     """Play, draw, test, tabulate, picture."""
     chosen = settings.chosen("environment", TASKS)
-    if settings.seeds not in (None, 1):
-        raise QDFMError(f"sampler trains nothing, so {settings.seeds} seeds have no meaning; leave --seeds out.")
+    settings.require_no_seeds("sampler trains nothing")
     cells = Cells(settings)
     results: dict[str, dict[str, Any]] = {}
     for name in chosen:

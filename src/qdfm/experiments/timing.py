@@ -12,9 +12,7 @@ import numpy as np
 
 from qdfm.agent import Agent
 from qdfm.algorithms.base import Config
-from qdfm.collect.mujoco import MILLION
 from qdfm.data.dataset import Dataset
-from qdfm.experiments.cells import FULL_SEEDS
 from qdfm.train import compiled_phase, seed_keys
 
 BURST = 10  # calls of one kind in a row, as a policy in use is called
@@ -22,31 +20,17 @@ WARM = 3  # scans before the timed ones: until a state has passed through its pr
 
 
 @dataclass(frozen=True)
-class Scale:
+class Timing:
     """How much is timed."""
 
-    transitions: int = MILLION
-    """Of the data."""
-    choices: int = 256
-    """Of the codebook."""
-    seeds: int = FULL_SEEDS
-    """Trained side by side."""
     seconds: float = 0.5
     """Of timed scans, at least, for each phase."""
     chunk: int = 200
     """Gradient steps per scan."""
-    schedule: tuple[float, float] = (1.0, 1.0)
-    """Shares of the schedule that are run, with one seed and with several."""
     calls: int = 2_000
     """Timed actions of each method."""
     batch: int = 256
     """Observations of a batch of actions, of which a tenth as many are timed."""
-    actions: tuple[int, ...] = (64, 256, 512)
-    """|A| of the scaling."""
-    samples: tuple[int, ...] = (32, 64, 128)
-    """M of the scaling."""
-    rows: int = 100_000
-    """Of the random data of the scaling."""
 
 
 def in_turn(calls: Mapping[str, Callable[[], Any]], count: int, warm: int = BURST) -> dict[str, float]:
@@ -110,7 +94,7 @@ def here_and_on_cpu(measure: Callable[[], Any], on_cpu: Callable[[], Any] | None
     return {"device": here or cpu, "cpu": cpu}
 
 
-def phase_rates(config: Config, dataset: Dataset, seeds: int, scale: Scale) -> dict[str, dict[str, float]]:
+def phase_rates(config: Config, dataset: Dataset, seeds: int, timing: Timing) -> dict[str, dict[str, float]]:
     """Steps per second of each phase with steps, and how many steps the config has of it."""
     config = config.resolve(dataset.spec)
     algorithm = config.build(dataset.spec)
@@ -126,11 +110,11 @@ def phase_rates(config: Config, dataset: Dataset, seeds: int, scale: Scale) -> d
             continue
         cached = None if cache is None else cache(state, data, keys)
         times: list[float] = []
-        while len(times) < WARM + 3 or sum(times[WARM:]) < scale.seconds:
+        while len(times) < WARM + 3 or sum(times[WARM:]) < timing.seconds:
             began = time.perf_counter()
-            state, _ = jax.block_until_ready(chunk(state, data, cached, keys, jnp.int32(0), length=scale.chunk))
+            state, _ = jax.block_until_ready(chunk(state, data, cached, keys, jnp.int32(0), length=timing.chunk))
             times.append(time.perf_counter() - began)
-        speed = scale.chunk / float(np.median(times[WARM:]))
+        speed = timing.chunk / float(np.median(times[WARM:]))
         out[phase.name] = {"steps": phase.steps, "steps_per_second": speed}
     return out
 
