@@ -165,15 +165,10 @@ def compare(ours: Ours, mine: list[float], peer: list[dict[str, Any]]) -> dict[s
     return out
 
 
-def settings_of(args: argparse.Namespace) -> dict[str, Any]:
-    """The options that say what is measured; the others name places on this machine."""
-    return {name: value for name, value in vars(args).items() if name not in ("out", "peer_python")}
-
-
-def command(parser: argparse.ArgumentParser, args: argparse.Namespace) -> str:
+def command(settings: dict[str, float], defaults: argparse.ArgumentParser) -> str:
     """The command that measures the same again."""
-    given = {name: value for name, value in settings_of(args).items() if value != parser.get_default(name)}
-    return " ".join(["python benchmarks/peers.py", *(f"--{name} {value:g}" for name, value in given.items())])
+    given = [f"--{name} {value:.9g}" for name, value in settings.items() if value != defaults.get_default(name)]
+    return " ".join(["python benchmarks/peers.py", *given])
 
 
 def main() -> None:
@@ -224,11 +219,12 @@ def main() -> None:
         )
     table.show()
     last = peer["cql"][-1]
+    settings = {k: v for k, v in vars(args).items() if k not in ("out", "peer_python")}
     made = provenance(
-        command(parser, args),
+        command(settings, parser),
         cores=os.cpu_count(),
         peer={"command": "python benchmarks/peer_d3rlpy.py", "compiled": last["compiled"], **last["versions"]},
-        settings=settings_of(args) | {"rows": ROWS, "features": FEATURES, "hidden": HIDDEN, "learning_rate": LEARNING_RATE},
+        settings=settings | {"rows": ROWS, "features": FEATURES, "hidden": HIDDEN, "learning_rate": LEARNING_RATE},
     )
     payload = {"provenance": made, "results": results}
     args.out.parent.mkdir(parents=True, exist_ok=True)

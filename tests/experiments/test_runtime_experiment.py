@@ -4,11 +4,13 @@ import json
 from typing import Any
 
 import numpy as np
+import pytest
 
 from qdfm.algorithms import ALGORITHMS, BC, QDFM
 from qdfm.data.actions import Discrete
 from qdfm.data.dataset import Dataset
 from qdfm.data.spec import Spec
+from qdfm.errors import QDFMError
 from qdfm.experiments import EXPERIMENTS, runtime, timing
 from qdfm.experiments.cells import Settings
 from qdfm.experiments.control_methods import PAPER_STEPS
@@ -151,3 +153,9 @@ def test_a_tiny_run(tmp_path, monkeypatch):
     assert (tmp_path / "cells.jsonl").read_text() == lines
     assert list(json.loads((tmp_path / "results.json").read_text())["results"]) == ["steps"]
     assert EXPERIMENTS["runtime"].load() is run
+
+
+def test_seeds_have_no_meaning(tmp_path):
+    with pytest.raises(QDFMError, match="runtime measures time alone, with one seed and with several, so 3 seeds"):
+        run(Settings(tmp_path / "new", seeds=3))
+    assert not (tmp_path / "new").exists()

@@ -62,6 +62,7 @@ QUICK_NAMES = {"part": ("steps", "schedule", "act", "scaling"), "method": ("QDFM
 
 def run(settings: Settings) -> None:
     """Time, tabulate, draw."""
+    settings.require_no_seeds("runtime measures time alone, with one seed and with several")
     report(settings, QUICK if settings.quick else FULL)
 
 
