@@ -55,12 +55,11 @@ def baselines(steps: int, flow: QDFM, **networks: Any) -> dict[str, Config]:
     }
 
 
-# The logged actions as endpoints: the last phase goes on learning the behaviour while it is guided, less where values
-# spread widely, as they do at an episode's start.
+# The logged actions as endpoints: the last phase goes on learning the behaviour while it is guided. The nearest of a few
+# joint actions moves an expert off its path, and the critic does not see that: it guides only where there is much to gain.
 CODEBOOK_QDFM = QDFM(
-    **schedule(STEPS["codebook"], (0.3, 0.3, 0.4)), endpoints="data", target_rate=0.02, share_target=0.8,
-    state_share=0.5, **NETWORKS,
-)  # fmt: skip
+    **schedule(STEPS["codebook"], (0.6, 0.3, 0.1)), endpoints="data", target_rate=0.02, worthwhile=0.15, **NETWORKS
+)
 # A longer warm-up; in the last phase the weights are at hand, and the flow has not far to go.
 TOKENS_QDFM = QDFM(
     **schedule(STEPS["tokens"], (0.45, 0.45, 0.1)), samples=16, target_rate=0.01, support_share=0.1, **SCALED,
