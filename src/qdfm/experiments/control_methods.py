@@ -55,8 +55,8 @@ def baselines(steps: int, flow: QDFM, **networks: Any) -> dict[str, Config]:
     }
 
 
-# The logged actions as endpoints: the last phase goes on learning the behaviour while it is guided. The nearest of a few
-# joint actions moves an expert off its path, and the critic does not see that: it guides only where there is much to gain.
+# The logged actions as endpoints: the last phase goes on learning the behaviour while it is guided. The nearest of a
+# few joint actions moves an expert off its path, which the critic does not see: guided is only where much is promised.
 CODEBOOK_QDFM = QDFM(
     **schedule(STEPS["codebook"], (0.6, 0.3, 0.1)), endpoints="data", target_rate=0.02, worthwhile=0.15, **NETWORKS
 )
