@@ -44,6 +44,7 @@ PAPER_STARTS = {
     "hopper-medium": {"behaviour": 35.81, "single": 0.75, "uniform": 1.82},
     "walker2d-medium": {"behaviour": 7.90, "single": 0.94, "uniform": 3.90},
 }
+COLOURS = {"paper": "C0", "ours": "C1"}  # a model's, also where the other was not run
 START_NAMES = {"behaviour": "μ̂", "single": "a single action", "uniform": "uniform"}
 
 NOTES = (
@@ -192,5 +193,6 @@ def _seed_returns(cell: dict[str, Any], name: str) -> np.ndarray:
 def _line(axis: Any, label: str, values: dict[str, np.ndarray]) -> None:
     points = [summarise(v) for v in values.values()]
     axis.errorbar(
-        list(values), [p.mean for p in points], [p.std for p in points], marker="o", ms=4, capsize=3, label=label
-    )
+        list(values), [p.mean for p in points], [p.std for p in points], marker="o", ms=4, capsize=3, label=label,
+        color=COLOURS.get(label),
+    )  # fmt: skip
