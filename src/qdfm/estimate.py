@@ -11,7 +11,7 @@ import numpy as np
 
 from qdfm.agent import Agent
 from qdfm.algorithms.bc import BC
-from qdfm.data.actions import ActionSpace, Bins, Codebook
+from qdfm.data.actions import told_apart
 from qdfm.data.dataset import Dataset
 from qdfm.data.episodes import borders
 from qdfm.data.spec import Spec
@@ -283,22 +283,11 @@ def _check_fits(who: str, mine: Spec, its: Spec) -> None:
                 f"The {who} was trained on {what} {one} but the data has {other}; give data as it was trained on."
             )
     if mine.actions != its.actions:
-        known, found = _short(mine.actions), _short(its.actions)
+        known, found = told_apart(mine.actions, its.actions)
         raise QDFMError(
-            f"The {who} was trained on {known} but the data has {found if found != known else 'others, as many'}; read "
-            f"it with those of the {who}, without --bins, --codebook and --num-actions (in Python: "
-            f"actions={who}.spec.actions)."
+            f"The {who} was trained on {known} but the data has {found}; read it with those of the {who}, without "
+            f"--bins, --codebook and --num-actions (in Python: actions={who}.spec.actions)."
         )
-
-
-def _short(space: ActionSpace) -> str:
-    """An action space in a few words, however many values it holds."""
-    if isinstance(space, Codebook):
-        return f"{len(space.centres)} actions of a codebook"
-    many = " or ".join(str(n) for n in sorted(set(space.choices))) + (
-        " bins" if isinstance(space, Bins) else " choices"
-    )
-    return many if len(space.choices) == 1 else f"{len(space.choices)} parts of {many}"
 
 
 def _plain(values: Any) -> Any:

@@ -232,7 +232,8 @@ def test_actions_of_before(tmp_path):
         else:
             with pytest.raises(QDFMError, match="says num_actions itself"):
                 load_dataset(tmp_path / "parts.npz", actions=MultiDiscrete((3, 2)))
-    with pytest.raises(QDFMError, match=r"keeps the actions .*; write it anew with these"):
+    kept = r"keeps the actions it was written with \(.*\), not those asked for \(7 choices\); write it anew with these"
+    with pytest.raises(QDFMError, match=kept):
         load_dataset(tmp_path / "kept.npz", actions=Discrete(7))
     with pytest.raises(QDFMError, match="bins, codebook and actions are ways to discretise actions; give one"):
         load_dataset(tmp_path / "torque-few.npz", bins=3, actions=Discrete(7))

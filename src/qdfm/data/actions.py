@@ -205,6 +205,20 @@ def quantisation_error(space: ActionSpace, actions: np.ndarray) -> float:
     return float(np.sqrt(np.mean(error**2)))
 
 
+def told_apart(one: ActionSpace, other: ActionSpace) -> tuple[str, str]:
+    """Two different action spaces in a few words, however many values they hold."""
+    first, second = _in_words(one), _in_words(other)
+    return first, second if second != first else "others, as many"
+
+
+def _in_words(space: ActionSpace) -> str:
+    if isinstance(space, Codebook):
+        return f"{len(space.centres)} actions of a codebook"
+    kind = "bins" if isinstance(space, Bins) else "choices"
+    many = " or ".join(str(n) for n in sorted(set(space.choices)))
+    return f"{many} {kind}" if len(space.choices) == 1 else f"{len(space.choices)} parts of {many} {kind}"
+
+
 def to_json(space: ActionSpace) -> dict[str, Any]:
     """A plain dictionary from which `from_json` rebuilds the space."""
     return {"kind": space.kind, **asdict(space)}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from qdfm.data.actions import ActionSpace
+from qdfm.data.actions import ActionSpace, told_apart
 from qdfm.data.arrays import read_arrays, read_hdf5
 from qdfm.data.chaining import SUCCESSORS, NumActions, chained, last_rows, refuse_going_on
 from qdfm.data.checks import as_array, as_flags, as_matrix, check_lengths, number_episodes, one_per_row
@@ -40,7 +40,11 @@ def read_npz(
             raise QDFMError(f"{path} was written by Dataset.save with its normalisation; leave out normalise.")
         data = Dataset.load(path)
         if actions is not None and data.spec.actions != actions:
-            raise QDFMError(f"{path} keeps the actions {data.spec.actions}, not {actions}; write it anew with these.")
+            kept, asked = told_apart(data.spec.actions, actions)
+            raise QDFMError(
+                f"{path} keeps the actions it was written with ({kept}), not those asked for ({asked}); write it anew "
+                "with these."
+            )
         return data
     if is_d4morl(arrays):
         if num_actions is not None:
