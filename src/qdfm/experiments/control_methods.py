@@ -34,12 +34,12 @@ def unguided(config: QDFM) -> QDFM:
 
 
 def baselines(steps: int, flow: QDFM, **networks: Any) -> dict[str, Config]:
-    """The paper's seven, and three beside; those that read a policy off QDFM's critic train it, and are
-    guided by it, like that `flow`."""
+    """The paper's seven, and three beside; those that read a policy off QDFM's critic train it, and are guided by it,
+    like that `flow`."""
     cloned: dict[str, Any] = {k: v for k, v in networks.items() if k != "critic_hidden"}
     alike = ("critic_steps", "target_rate", "share_target", "state_share", "support_share")
     critic: dict[str, Any] = {name: getattr(flow, name) for name in alike}
-    guided: dict[str, Any] = {"clone_steps": steps - flow.critic_steps, **critic, **networks}
+    guided = {"clone_steps": steps - flow.critic_steps, **critic, **networks}
     clone = round(0.15 * steps)
     return {
         "AWAC": AWAC(train_steps=steps, **networks),
