@@ -73,7 +73,7 @@ def configured(name: str, quick: bool) -> Config:
 def _cell(config: Config, seeds: tuple[int, ...], progress: bool) -> Callable[[], dict[str, Any]]:
     def compute() -> dict[str, Any]:
         began = time.perf_counter()
-        agents = train(config, load_dataset(TASK), seeds=seeds, progress=progress)
+        agents = train(config, load_dataset(TASK), seeds=seeds, progress=progress, task=TASK)
         seconds = time.perf_counter() - began
         rows = [judge(agent, seed, EPISODES) for agent, seed in zip(agents, seeds, strict=True)]
         return {"seeds": rows, "train_seconds": round(seconds, 1)}

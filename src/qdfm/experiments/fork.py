@@ -78,7 +78,7 @@ def run(settings: Settings) -> None:
 
 
 def _cell(config: Config, seeds: tuple[int, ...], progress: bool) -> dict[str, Any]:
-    agents = train(config, load_dataset("fork"), seeds=seeds, progress=progress)
+    agents = train(config, load_dataset("fork"), seeds=seeds, progress=progress, task="fork")
     laws = {w: agents[0].action_probabilities(Fork().table().observations, omega) for w, omega in PREFERENCES.items()}
     return {
         "seeds": [judge(agent, seed) for agent, seed in zip(agents, seeds, strict=True)],

@@ -94,7 +94,7 @@ def _trained(
         return {"seeds": per_seed}
 
     def compute() -> dict[str, Any]:
-        agents = train(config, load_dataset(problem.task), seeds=seeds, progress=settings.progress)
+        agents = train(config, load_dataset(problem.task), seeds=seeds, progress=settings.progress, task=problem.task)
         rows = [judge(agent, problem) for agent in agents]
         for row in rows[1:]:  # the sweep of one seed is enough to draw
             for played in row.values():
@@ -109,7 +109,7 @@ def _alone(
 ) -> dict[str, Any]:
     """Policies trained for one preference: their expected returns."""
     one = dataclasses.replace(config, preference=tuple(omega.tolist()))
-    agents = train(one, load_dataset(problem.task), seeds=seeds, progress=progress)
+    agents = train(one, load_dataset(problem.task), seeds=seeds, progress=progress, task=problem.task)
     laws = np.stack([agent.action_probabilities(problem.table.observations) for agent in agents])
     returns = both_ways(laws, problem)
     return {"seeds": [{played: points[i].tolist() for played, points in returns.items()} for i in range(len(seeds))]}

@@ -89,7 +89,7 @@ def run(settings: Settings) -> None:
 
 def _cell(name: str, config: Config, seeds: tuple[int, ...], progress: bool) -> dict[str, Any]:
     began = time.perf_counter()
-    agents = train(config, load_dataset("matrix"), seeds=seeds, progress=progress)
+    agents = train(config, load_dataset("matrix"), seeds=seeds, progress=progress, task="matrix")
     seconds = time.perf_counter() - began
     wanted = exact_laws()[CLOSED_FORMS[name]]
     rows = []

@@ -131,7 +131,8 @@ def _shown(exact: Ending) -> dict[str, Any]:
 def _cell(config: Config, goals: int, seeds: tuple[int, ...], progress: bool) -> Callable[[], dict[str, Any]]:
     def compute() -> dict[str, Any]:
         began = time.perf_counter()
-        agents = train(config, load_dataset(f"multigoal-{goals}"), seeds=seeds, progress=progress)
+        task = f"multigoal-{goals}"
+        agents = train(config, load_dataset(task), seeds=seeds, progress=progress, task=task)
         seconds = time.perf_counter() - began
         rows = [judge(agent, goals, seed) for agent, seed in zip(agents, seeds, strict=True)]
         env = MultiGoal(goals)

@@ -96,7 +96,7 @@ def trained(cells: Cells, task: str, config: Config, seeds: tuple[int, ...], set
     def compute() -> dict[str, Any]:
         data = load_dataset(task)
         began = time.perf_counter()
-        agents = train(config, data, seeds, progress=settings.progress)
+        agents = train(config, data, seeds, progress=settings.progress, task=task)
         seconds = time.perf_counter() - began
         facts = {"transitions": len(data), "fingerprint": fingerprint(data), **statistics(data)}
         return {
